@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -24,6 +26,37 @@ def cpu_session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
     options.intra_op_num_threads = 1
     register(options)
     return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=[PROVIDERS["cpu"]])
+
+
+def graph_model(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Mapping[str, Sequence[int | str | None] | None],
+    constants: Mapping[str, np.ndarray] | None = None,
+    *,
+    outputs: Sequence[str] = ("y",),
+    opset: int = 20,
+    element_type: int = TensorProto.FLOAT,
+) -> onnx.ModelProto:
+    """Return a model of ops of ONNX and convswap; `inputs` maps names to shapes, None for an unknown rank."""
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info(name, element_type, shape) for name, shape in inputs.items()],
+        [helper.make_tensor_value_info(name, element_type, None) for name in outputs],
+        [numpy_helper.from_array(value, name) for name, value in (constants or {}).items()],
+    )
+    opsets = [helper.make_opsetid("", opset)]
+    if any(node.domain == "convswap" for node in nodes):
+        opsets.append(helper.make_opsetid("convswap", 1))
+    return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+
+
+def without_trailing_empty(names: Sequence[str]) -> list[str]:
+    """Return the names of a node's inputs without the empty ones at the end."""
+    trimmed = list(names)
+    while not trimmed[-1]:
+        trimmed.pop()
+    return trimmed
 
 
 def conv_model(
@@ -57,8 +90,7 @@ def conv_model(
     if z is not None:
         inputs.append(helper.make_tensor_value_info("z", element_type, z))
         names.append("z")
-    while not names[-1]:
-        names.pop()
+    names = without_trailing_empty(names)
     nodes = [helper.make_node(op, names, ["h" if follow else "y"], name=name, domain=domain, **attributes)]
     if follow:
         nodes.append(helper.make_node(follow, ["h"], ["y"]))
@@ -77,14 +109,8 @@ def case_model(case: ConvCase, **options) -> bytes:
 def undeclared_model() -> bytes:
     """Return a model of a Conv whose three inputs are declared without shapes."""
     names = ["x", "w", "b"]
-    graph = helper.make_graph(
-        [helper.make_node("Conv", names, ["y"], name="conv1", domain="convswap")],
-        "net",
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in names],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-    )
-    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("convswap", 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
+    node = helper.make_node("Conv", names, ["y"], name="conv1", domain="convswap")
+    return graph_model([node], dict.fromkeys(names)).SerializeToString()
 
 
 def make_session(

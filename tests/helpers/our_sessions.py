@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import convswap
-import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 from op_sessions import PROVIDERS
 
 WAYS = ("swapped", "override")
@@ -49,26 +46,6 @@ def our_session(
     assert len(placed) == conv_nodes
     assert all(domain in domains and provider == PROVIDERS[device] for domain, provider in placed)
     return session
-
-
-def graph_model(
-    nodes: Sequence[onnx.NodeProto],
-    inputs: dict[str, Sequence[int | str | None] | None],
-    constants: dict[str, np.ndarray] | None = None,
-    *,
-    outputs: Sequence[str] = ("y",),
-    opset: int = 22,
-    element_type: int = TensorProto.FLOAT,
-) -> onnx.ModelProto:
-    """Return a model; `inputs` maps names to shapes, or to None for an unknown rank."""
-    graph = helper.make_graph(
-        nodes,
-        "net",
-        [helper.make_tensor_value_info(name, element_type, shape) for name, shape in inputs.items()],
-        [helper.make_tensor_value_info(name, element_type, None) for name in outputs],
-        [numpy_helper.from_array(value, name) for name, value in (constants or {}).items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
 
 
 def conv(inputs: str, output: str = "y", **attributes) -> onnx.NodeProto:

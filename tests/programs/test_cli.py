@@ -10,6 +10,7 @@ import sys
 import threading
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 import swap_models
@@ -21,7 +22,8 @@ from convswap.cli import train
 from convswap.cli.main import GROUPS, main
 from convswap.cli.results import progress_line
 from convswap.errors import ConvswapError
-from onnx import TensorProto, helper
+from onnx import helper
+from op_sessions import graph_model
 
 jsonschema = pytest.importorskip("jsonschema")
 COMMAND = [sys.executable, "-m", "convswap"]
@@ -42,10 +44,7 @@ def network(work_folder):
 
 
 def save_model_of(op, path, **attributes):
-    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 1, 4, 4])]
-    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
-    graph = helper.make_graph([helper.make_node(op, ["x"], ["y"], **attributes)], "graph", inputs, outputs)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9), path)
+    onnx.save(graph_model([helper.make_node(op, ["x"], ["y"], **attributes)], {"x": [1, 1, 4, 4]}), path)
 
 
 def test_names_in_a_model_do_not_control_the_terminal(work_folder, capsys):
@@ -449,17 +448,8 @@ def test_result_is_not_written_over_the_weights_of_a_model(arguments, work_folde
 
 
 def test_model_that_fails_at_its_run_is_reported_once_and_without_colour(work_folder, capfd):
-    shape = helper.make_tensor("shape", TensorProto.INT64, [1], [7])
-    graph = helper.make_graph(
-        [helper.make_node("Reshape", ["x", "shape"], ["y"])],
-        "graph",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        [shape],
-    )
-    onnx.save(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9), "seven.onnx"
-    )
+    node = helper.make_node("Reshape", ["x", "shape"], ["y"])
+    onnx.save(graph_model([node], {"x": ["n", 3]}, {"shape": np.array([7])}), "seven.onnx")
     assert main(["compare", "seven.onnx", "--device", "cpu", "--images", "4"]) == 2
     written = capfd.readouterr().err
     assert "\x1b" not in written

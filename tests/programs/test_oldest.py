@@ -28,6 +28,7 @@ from op_sessions import (
     X,
     case_model,
     conv_model,
+    graph_model,
     undeclared_model,
 )
 
@@ -76,17 +77,7 @@ def cast_model(case: ConvCase, element_type: int) -> bytes:
     inputs = [f"{name}_cast" for name in names]
     nodes.append(helper.make_node("Conv", inputs, ["h"], name="conv1", domain="convswap", **case.attributes))
     nodes.append(helper.make_node("Cast", ["h"], ["y"], to=TensorProto.FLOAT))
-    graph = helper.make_graph(
-        nodes,
-        "net",
-        [
-            helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
-            for name, shape in zip(names, shapes, strict=False)
-        ],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-    )
-    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("convswap", 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
+    return graph_model(nodes, dict(zip(names, shapes, strict=False))).SerializeToString()
 
 
 @pytest.fixture(scope="module")

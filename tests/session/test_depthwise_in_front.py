@@ -9,10 +9,9 @@ import pytest
 from convswap import _native
 from convswap.graph.swap import swap
 from each_case import each
-from fuse_models import declare
 from fused_cases import ACTIVATIONS
-from onnx import helper, numpy_helper
-from op_sessions import make_session, run
+from onnx import helper
+from op_sessions import graph_model, make_session, run, without_trailing_empty
 
 C, K = 6, 4
 X_SHAPE = (2, C, 11, 9)
@@ -64,23 +63,22 @@ def direct_call(tensors: dict[str, np.ndarray], window: str, **attributes) -> np
 
 def one_node(tensors: dict[str, np.ndarray], window: str, x_shape=X_SHAPE, **attributes) -> bytes:
     """Return a model of the node with data and residual as inputs and everything else constant."""
-    names = [name if name in tensors else "" for name in ("x", "w", "b", "z", "d", "db")]
-    while not names[-1]:
-        names.pop()
+    names = without_trailing_empty(
+        [each if each in tensors else "" for each in ("x", "w", "b", "z", "d", "db")]
+    )
     fused = helper.make_node(
         "FusedConv", names, ["y"], "pair", domain="convswap", **attributes_of(window), **attributes
     )
-    shapes = {"x": x_shape, "z": None}
     kind = helper.np_dtype_to_tensor_dtype(tensors["x"].dtype)
-    graph = helper.make_graph(
-        [fused],
-        "net",
-        [helper.make_tensor_value_info(name, kind, shapes[name]) for name in "xz" if name in tensors],
-        [helper.make_tensor_value_info("y", kind, None)],
-        [numpy_helper.from_array(tensors[name], name) for name in ("w", "b", "d", "db") if name in tensors],
-    )
-    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("convswap", 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
+    return model_of([fused], tensors, x_shape, element_type=kind).SerializeToString()
+
+
+def model_of(nodes, tensors: dict[str, np.ndarray], x_shape, **options) -> onnx.ModelProto:
+    """Return a model with data and residual as inputs and everything else constant."""
+    shapes = {"x": x_shape, "z": None}
+    inputs = {name: shapes[name] for name in "xz" if name in tensors}
+    constants = {name: tensors[name] for name in ("w", "b", "d", "db") if name in tensors}
+    return graph_model(nodes, inputs, constants, **options)
 
 
 def two_convs(
@@ -97,15 +95,7 @@ def two_convs(
     ]
     if "z" in tensors:
         nodes.append(helper.make_node("Add", ["p", "z"], ["q" if epilogue_nodes else "y"], "add"))
-    shapes = {"x": x_shape, "z": None}
-    graph = helper.make_graph(
-        [*nodes, *epilogue_nodes],
-        "net",
-        [declare(name, shapes[name]) for name in "xz" if name in tensors],
-        [declare("y", None)],
-        [numpy_helper.from_array(tensors[name], name) for name in ("w", "b", "d", "db") if name in tensors],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    return model_of([*nodes, *epilogue_nodes], tensors, x_shape)
 
 
 def expected_output(model: onnx.ModelProto, tensors: dict[str, np.ndarray]) -> np.ndarray:

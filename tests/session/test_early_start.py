@@ -13,8 +13,8 @@ from card_algorithms import first_on_card
 from card_calls import reference_of
 from convswap import _native
 from every_conv import same_bits
-from onnx import TensorProto, helper, numpy_helper
-from op_sessions import PROVIDERS, make_session
+from onnx import helper
+from op_sessions import PROVIDERS, graph_model, make_session
 from repeats import repeats
 
 CHANNELS, LAYERS, RUNS = 4, repeats(12, minimum=4), repeats(100, minimum=4)
@@ -59,14 +59,10 @@ def chain(layers: range, algorithm: str, epilogue: dict) -> bytes:
         )
         for i, layer in enumerate(layers)
     ]
-    constants = [numpy_helper.from_array(weights(layer, taps), f"w{layer}") for layer in layers]
+    constants = {f"w{layer}": weights(layer, taps) for layer in layers}
     if epilogue:
-        constants.append(numpy_helper.from_array(np.full(CHANNELS, 0.1, np.float32), "b"))
-    shape = [None, CHANNELS, None, None]
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in "xy")
-    graph = helper.make_graph(nodes, "chain", [x], [y], constants)
-    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("convswap", 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
+        constants["b"] = np.full(CHANNELS, 0.1, np.float32)
+    return graph_model(nodes, {"x": [None, CHANNELS, None, None]}, constants).SerializeToString()
 
 
 def random_input(seed: int, size: str) -> np.ndarray:
@@ -166,16 +162,8 @@ def test_weights_that_the_node_before_writes_are_waited_for(algorithm, cuda):
     a = [random.normal(size=(filters, depth, 1, 1)).astype(np.float32) for _ in range(2)]
     v = random.normal(size=(count, depth, 1, 1)).astype(np.float32)
     x = random.normal(size=(1, filters, 8, 8)).astype(np.float32)
-    inputs = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, value.shape)
-        for name, value in (("a", a[0]), ("x", x))
-    ]
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, filters, 8, 8])
-    constants = [numpy_helper.from_array(v, "v"), numpy_helper.from_array(np.array(w_shape), "w_shape")]
-    constants.append(numpy_helper.from_array(identity, "identity"))
-    graph = helper.make_graph(nodes, "computed", inputs, [y], constants)
-    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("convswap", 1)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=9)
+    constants = {"v": v, "w_shape": np.array(w_shape), "identity": identity}
+    model = graph_model(nodes, {"a": a[0].shape, "x": x.shape}, constants)
     session = make_session(model.SerializeToString(), cuda)
     values = [onnxruntime.OrtValue.ortvalue_from_numpy(each, cuda, 0) for each in a]
     on_card = onnxruntime.OrtValue.ortvalue_from_numpy(x, cuda, 0)

@@ -12,6 +12,7 @@ from convswap import _native, override_session, register
 from each_case import each
 from element_types import TYPES, assert_rounded_once, ort_value
 from onnx import TensorProto, helper
+from op_sessions import graph_model
 
 
 def session_of(
@@ -19,20 +20,16 @@ def session_of(
 ) -> onnxruntime.InferenceSession:
     """Return a session of our Conv, or of ONNX's Conv overridden by ours; no input is a constant."""
     names = ["x", "w", "b"][: 3 if case.has_bias else 2]
-    inputs = [helper.make_tensor_value_info(name, element_type, None) for name in names]
-    outputs = [helper.make_tensor_value_info("y", element_type, None)]
     domain = "" if override else "convswap"
     node = helper.make_node("Conv", names, ["y"], name="conv", domain=domain, **case.attributes, **attributes)
-    graph = helper.make_graph([node], "graph", inputs, outputs)
     # The first opset whose Conv supports bfloat16.
-    opsets = [helper.make_opsetid("", 22), helper.make_opsetid("convswap", 1)]
+    model = graph_model([node], dict.fromkeys(names), opset=22, element_type=element_type).SerializeToString()
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = 3
     provider = "CUDAExecutionProvider" if device == "cuda" else "CPUExecutionProvider"
     if device == "cuda":
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
     if override:
         return override_session(model, options, providers=[provider])
     register(options)

@@ -19,7 +19,7 @@ from each_case import each
 from exported_networks import exported
 from fuse_models import declare, node, reasons, taken, tensor
 from onnx import helper, numpy_helper
-from op_sessions import PROVIDERS
+from op_sessions import PROVIDERS, graph_model
 
 pytestmark = pytest.mark.slow
 
@@ -262,14 +262,7 @@ def test_clip_that_leaves_out_a_bound_turns_infinities_into_the_largest_number_t
         helper.make_node("Clip", ["h", *(name if name in constants else "" for name in bounds)], ["y"]),
     ]
     weights = {"w": np.ones((1, 1, 1, 1), np.float32), **constants}
-    graph = helper.make_graph(
-        nodes,
-        "clip",
-        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 1, 1, 4])],
-        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
-        [onnx.numpy_helper.from_array(value, name) for name, value in weights.items()],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model = graph_model(nodes, {"x": [1, 1, 1, 4]}, weights, opset=17)
     result = swap(model, fuse=True)
     assert [conv.op for conv in result.fused] == ["FusedConv"]
     x = np.array([-np.inf, -1, 1, np.inf], np.float32).reshape(1, 1, 1, 4)

@@ -12,29 +12,19 @@ import pytest
 from each_case import each
 from element_types import ort_value
 from fused_cases import ACTIVATIONS, POOLS, TYPES, check, draw, fused_attributes, reference
-from onnx import helper, numpy_helper
-from op_sessions import make_session
+from onnx import helper
+from op_sessions import graph_model, make_session, without_trailing_empty
 
 
 def fused_model(
     arrays: dict[str, np.ndarray], element_type: int, attributes: dict, x_shape: list | None = None
 ) -> bytes:
     """Return a model of one FusedConv with constant weights; the residual, if any, is an input."""
-    inputs = [name if name in arrays else "" for name in ("x", "w", "b", "z")]
-    while not inputs[-1]:
-        inputs.pop()
+    inputs = without_trailing_empty([name if name in arrays else "" for name in ("x", "w", "b", "z")])
     fused = helper.make_node("FusedConv", inputs, ["y"], name="conv1", domain="convswap", **attributes)
-    constants = [numpy_helper.from_array(arrays[name], name) for name in ("w", "b") if name in arrays]
-    shapes = {"x": x_shape or list(arrays["x"].shape), "z": None}
-    graph = helper.make_graph(
-        [fused],
-        "net",
-        [helper.make_tensor_value_info(name, element_type, shapes[name]) for name in "xz" if name in arrays],
-        [helper.make_tensor_value_info("y", element_type, None)],
-        constants,
-    )
-    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("convswap", 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
+    constants = {name: arrays[name] for name in ("w", "b") if name in arrays}
+    shapes = {"x": x_shape or arrays["x"].shape} | ({"z": None} if "z" in arrays else {})
+    return graph_model([fused], shapes, constants, element_type=element_type).SerializeToString()
 
 
 def run(

@@ -16,21 +16,15 @@ from convswap.timing.gpu_timer import GpuTimer
 from convswap.timing.sampler import sample_of
 from convswap.timing.single_node import single_node, single_node_data
 from convswap.timing.suites import SUITES
-from onnx import TensorProto, helper
+from onnx import helper
+from op_sessions import graph_model
 from repeats import repeats
 
 
 def test_run_in_a_burst_costs_the_host_no_more_than_one_alone():
     """ONNX Runtime's Python code for run options must not be timed as part of the layer."""
     device = choose_device("cpu")
-    graph = helper.make_graph(
-        [helper.make_node("Relu", ["x"], ["y"])],
-        "relu",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
-    session = make_session(model, DEFAULT, device)
+    session = make_session(graph_model([helper.make_node("Relu", ["x"], ["y"])], {"x": [1]}), DEFAULT, device)
     run = BoundRun(session, on_device({"x": np.ones(1, np.float32)}, device), device)
 
     def processor_time(work) -> float:

@@ -20,7 +20,8 @@ import pytest
 from conv_cases import convolve
 from convswap import _native
 from onnx import helper
-from our_sessions import conv, graph_model, our_session
+from op_sessions import graph_model
+from our_sessions import conv, our_session
 
 FACTORS = np.array([1, 2, 4, 8, -1, -2, -4, -8])
 KINDS = ("float32", "float16")
@@ -258,7 +259,9 @@ def check_session(large: RepeatedBlock, kind: str, way: str, device: str) -> Non
     x, w = large.arrays(kind)
     element_type = helper.np_dtype_to_tensor_dtype(np.dtype(kind))
     node = conv("x w", **large.attributes)
-    model = graph_model([node], {"x": ("N", *large.x_shape[1:])}, {"w": w}, element_type=element_type)
+    model = graph_model(
+        [node], {"x": ("N", *large.x_shape[1:])}, {"w": w}, opset=22, element_type=element_type
+    )
     session = our_session(model, way, device)
     shape = large.problem(kind).output_shape
     binding = session.io_binding()

@@ -14,8 +14,8 @@ from convswap.errors import ConvswapError
 from convswap.graph.plain_model import plain_model, plain_nodes
 from each_case import each
 from element_types import ort_value
-from onnx import TensorProto, helper, numpy_helper
-from op_sessions import cpu_session, make_session
+from onnx import TensorProto, helper
+from op_sessions import cpu_session, graph_model, make_session
 
 # NumPy type, and the unit roundoffs of the type and of the accumulators.
 TYPES = {
@@ -50,19 +50,8 @@ def norm_model(
                               domain="convswap", **attributes)]  # fmt: skip
     if follow:
         nodes.append(helper.make_node(follow, ["h"], ["y"]))
-    graph = helper.make_graph(
-        nodes,
-        "net",
-        [
-            helper.make_tensor_value_info(name, element_type, shape)
-            for name, shape in inputs.items()
-            if name not in constants
-        ],
-        [helper.make_tensor_value_info("y", element_type, None)],
-        [numpy_helper.from_array(array, name) for name, array in constants.items()],
-    )
-    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("convswap", 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+    shapes = {name: shape for name, shape in inputs.items() if name not in constants}
+    return graph_model(nodes, shapes, constants, opset=opset, element_type=element_type)
 
 
 def run_norm(feeds: dict[str, np.ndarray], device: str, *, constant: bool, **attributes: Any) -> np.ndarray:

@@ -17,8 +17,8 @@ from convswap import compare, explain, swap
 from convswap.graph.plain_model import plain_model
 from convswap.runtime.layers import conv_layers
 from each_case import each
-from onnx import TensorProto, helper, numpy_helper
-from op_sessions import make_session
+from onnx import TensorProto, helper
+from op_sessions import graph_model, make_session, without_trailing_empty
 
 LAYOUTS = list(itertools.product(("NCHW", "NHWC"), repeat=3))
 # Relative to the largest number: sums of at most 54 products in float32, and in TF32 on a card.
@@ -58,22 +58,18 @@ def layout_model(
         constants["d"] = random.standard_normal((w_shape[1], 1, 3, 2))
         names.append("d")
         attributes |= DEPTHWISE
-    while not names[-1]:
-        names.pop()
     if op == "LayoutConv":
         attributes |= dict(zip(("input_layout", "output_layout", "residual_layout"), layouts, strict=True))
+    names = without_trailing_empty(names)
     node = helper.make_node(op, names, ["h"], "conv1", domain="convswap", **attributes)
     spatial = tuple(f"extent{axis}" for axis in range(rank))
     shapes = {"x": x_shape or permuted(("n", w_shape[1], *spatial), layouts[0]), "z": None}
-    graph = helper.make_graph(
+    return graph_model(
         [node, helper.make_node(follow, ["h"], ["y"])],
-        "net",
-        [helper.make_tensor_value_info(name, element_type, shapes[name]) for name in "xz" if name in names],
-        [helper.make_tensor_value_info("y", element_type, None)],
-        [numpy_helper.from_array(array.astype(kind), name) for name, array in constants.items()],
+        {name: shapes[name] for name in "xz" if name in names},
+        {name: array.astype(kind) for name, array in constants.items()},
+        element_type=element_type,
     )
-    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("convswap", 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=9)
 
 
 def plain_session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:

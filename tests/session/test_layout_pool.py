@@ -13,7 +13,7 @@ import pytest
 from each_case import each
 from element_types import ort_value
 from onnx import TensorProto, helper
-from op_sessions import make_session
+from op_sessions import graph_model, make_session
 
 # ONNX Runtime rejects a model with a bfloat16 AveragePool or MaxPool below this opset.
 OPSET = 22
@@ -43,14 +43,7 @@ def pool_model(
     ]
     if follow:
         nodes.append(helper.make_node(follow, ["h"], ["y"]))
-    graph = helper.make_graph(
-        nodes,
-        "net",
-        [helper.make_tensor_value_info("x", element_type, x)],
-        [helper.make_tensor_value_info("y", element_type, None)],
-    )
-    opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("convswap", 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+    return graph_model(nodes, {"x": x}, opset=OPSET, element_type=element_type)
 
 
 def pooled_in_nchw(x: np.ndarray, attributes: dict[str, Any]) -> np.ndarray:
@@ -63,13 +56,8 @@ def pooled_in_nchw(x: np.ndarray, attributes: dict[str, Any]) -> np.ndarray:
     if not has_type:
         data = data.astype(np.float32)
     element_type = helper.np_dtype_to_tensor_dtype(data.dtype)
-    graph = helper.make_graph(
-        [helper.make_node(attributes["pool"], ["x"], ["y"], **options)],
-        "net",
-        [helper.make_tensor_value_info("x", element_type, None)],
-        [helper.make_tensor_value_info("y", element_type, None)],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 12)], ir_version=8)
+    node = helper.make_node(attributes["pool"], ["x"], ["y"], **options)
+    model = graph_model([node], {"x": None}, opset=12, element_type=element_type)
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     return session.run(None, {"x": data})[0].transpose(0, 2, 3, 1)
 

@@ -14,7 +14,7 @@ from convswap.graph.plain_model import plain_model, plain_nodes
 from each_case import each
 from element_types import ort_value
 from onnx import TensorProto, helper
-from op_sessions import cpu_session, make_session
+from op_sessions import cpu_session, graph_model, make_session
 
 TYPES = (np.float32, np.float64, np.float16, ml_dtypes.bfloat16)
 CHANNELS = (1, 2, 3, 8, 12, 24, 40, 96, 100, 672)
@@ -31,17 +31,8 @@ def mul_model(
     nodes = [helper.make_node("Mul", ["x", "factors"], ["h" if follow else "y"], "mul1", domain="convswap")]
     if follow:
         nodes.append(helper.make_node(follow, ["h"], ["y"]))
-    graph = helper.make_graph(
-        nodes,
-        "net",
-        [
-            helper.make_tensor_value_info("x", element_type, x),
-            helper.make_tensor_value_info("factors", element_type, factors),
-        ],
-        [helper.make_tensor_value_info("y", element_type, None)],
-    )
-    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("convswap", 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
+    shapes = {"x": x, "factors": factors}
+    return graph_model(nodes, shapes, element_type=element_type).SerializeToString()
 
 
 def feeds_of(shape: tuple[int, ...], dtype: Any, seed: int = 0) -> dict[str, np.ndarray]:

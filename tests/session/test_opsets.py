@@ -8,8 +8,8 @@ import pytest
 from conv_cases import EMPTY_CASES, ConvCase, assert_within_rounding
 from each_case import each
 from onnx import helper, numpy_helper
-from op_sessions import ROUNDING, run
-from our_sessions import conv, either_way, graph_model, our_session
+from op_sessions import ROUNDING, graph_model, run
+from our_sessions import conv, either_way, our_session
 
 # The versions in which ONNX changed Conv.
 OPSETS = (1, 11, 22)
@@ -78,7 +78,7 @@ SHAPES = ((2, 3, 9, 8), (1, 3, 20, 31), (5, 3, 3, 2), (0, 3, 9, 8), (2, 3, 9, 8)
 )
 def test_symbolic_dimensions_accept_every_shape_that_fits(declared, way, device):
     attributes = {"auto_pad": "SAME_UPPER", "strides": [2, 1]}
-    model = graph_model([conv("x w b", **attributes)], {"x": declared}, {"w": W, "b": B})
+    model = graph_model([conv("x w b", **attributes)], {"x": declared}, {"w": W, "b": B}, opset=22)
     session = our_session(model, way, device)
     random = np.random.default_rng(3)
     for shape in SHAPES:
@@ -95,6 +95,7 @@ def test_channels_that_only_the_run_knows_follow_the_weights_of_the_run(way, dev
     model = graph_model(
         [conv("x w b", pads=[1, 0, 1, 0])],
         {"x": ("N", "C", "H", "W"), "w": ("K", "C", "R", "S"), "b": ("K",)},
+        opset=22,
     )
     session = our_session(model, way, device)
     for case in (
@@ -113,7 +114,7 @@ def test_channels_that_only_the_run_knows_follow_the_weights_of_the_run(way, dev
 @either_way
 def test_weights_that_another_node_computes_are_those_of_the_run(way, device):
     nodes = [helper.make_node("Mul", ["v", "v"], ["w"], name="square"), conv("x w")]
-    session = our_session(graph_model(nodes, {"x": X.shape, "v": W.shape}), way, device)
+    session = our_session(graph_model(nodes, {"x": X.shape, "v": W.shape}, opset=22), way, device)
     for v in (W, OTHER_W, W):
         check(run(session, X, v=v), X, v * v, None, device)
 
@@ -122,14 +123,14 @@ def test_weights_that_another_node_computes_are_those_of_the_run(way, device):
 def test_weights_of_a_constant_node_are_its_value(way, device):
     constant = helper.make_node("Constant", [], ["w"], name="constant", value=numpy_helper.from_array(W))
     check(
-        run(our_session(graph_model([constant, conv("x w")], {"x": X.shape}), way, device), X),
+        run(our_session(graph_model([constant, conv("x w")], {"x": X.shape}, opset=22), way, device), X),
         X, W, None, device,
     )  # fmt: skip
 
 
 @either_way
 def test_weights_with_a_default_may_be_given_or_left_out(way, device):
-    model = graph_model([conv("x w")], {"x": X.shape, "w": W.shape}, {"w": W})
+    model = graph_model([conv("x w")], {"x": X.shape, "w": W.shape}, {"w": W}, opset=22)
     session = our_session(model, way, device)
     check(run(session, X), X, W, None, device)
     check(run(session, X, w=OTHER_W), X, OTHER_W, None, device)
@@ -153,7 +154,7 @@ def test_weights_shared_by_nodes_with_other_attributes_serve_each_and_stay_as_th
         ),
         helper.make_node("Mul", ["w", "scale"], ["seen"], name="multiply"),
     ]
-    model = graph_model(nodes, {"x": X.shape, "scale": (1,)}, {"w": W}, outputs=[*names, "seen"])
+    model = graph_model(nodes, {"x": X.shape, "scale": (1,)}, {"w": W}, outputs=[*names, "seen"], opset=22)
     session = our_session(model, way, device, conv_nodes=len(attributes))
     for _ in range(3):
         *results, product = session.run(None, {"x": X, "scale": np.full(1, 2, np.float32)})
@@ -170,7 +171,7 @@ def test_weights_given_once_may_be_shared_and_reach_another_node(way, device):
         helper.make_node("Sub", ["h", "k"], ["y"], name="subtract"),
         helper.make_node("Neg", ["w"], ["negative"], name="negate"),
     ]
-    model = graph_model(nodes, {"x": X.shape, "w": W.shape}, outputs=["h", "k", "y", "negative"])
+    model = graph_model(nodes, {"x": X.shape, "w": W.shape}, outputs=["h", "k", "y", "negative"], opset=22)
     session = our_session(model, way, device, conv_nodes=2)
     for w in (W, OTHER_W):
         h, k, y, negative = session.run(None, {"x": X, "w": w})

@@ -21,8 +21,8 @@ from convswap import _native
 from convswap.errors import ConvswapError
 from cuda_driver import current_card, is_in_use, on_card, synchronize
 from every_conv import answers, make_input, same_bits
-from onnx import TensorProto, helper
-from op_sessions import CASE, ROUNDING, X, case_model, check, make_session, run
+from onnx import helper
+from op_sessions import CASE, ROUNDING, X, case_model, check, graph_model, make_session, run
 
 pytestmark = [
     pytest.mark.gpu,
@@ -90,12 +90,7 @@ def test_ops_after_our_op_find_the_card_that_they_need(cuda):
 
 def relu_model() -> bytes:
     """Return a model without our op."""
-    inputs, outputs = (
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, CASE.x_shape)] for name in ("x", "y")
-    )
-    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "net", inputs, outputs)
-    opsets = [helper.make_opsetid("", 20)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
+    return graph_model([helper.make_node("Relu", ["x"], ["y"])], {"x": CASE.x_shape}).SerializeToString()
 
 
 @pytest.mark.parametrize("before", [0, 1])
