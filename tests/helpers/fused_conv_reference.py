@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import onnx
-from convswap.graph.plain_model import expand_fused
+import onnx_ir as ir
+from convswap.graph.plain_model import plain_model
+from convswap.graph.serialisation import graphs_of_proto
 from onnx import helper
 
 CONV = {"algorithm", "precision", "auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"}
@@ -61,72 +63,22 @@ def check_fused(node: onnx.NodeProto) -> None:
 
 
 def expand(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy of `model` in which ONNX's ops stand for every `convswap.Conv` and `FusedConv`.
-
-    The model needs opset 7 or newer, and types of weights from constants or declarations.
-    """
-    expanded = onnx.ModelProto()
-    expanded.CopyFrom(model)
-    opset = next(entry.version for entry in model.opset_import if entry.domain == "")
-    _expand_graph(expanded.graph, opset, {}, {})
-    domains = [entry for entry in expanded.opset_import if entry.domain != "convswap"]
-    del expanded.opset_import[:]
-    expanded.opset_import.extend(domains)
-    return expanded
-
-
-def _expand_graph(
-    graph: onnx.GraphProto, opset: int, outer_types: dict[str, int], outer_shapes: dict[str, Sequence[int]]
-) -> None:
-    types, shapes = dict(outer_types), dict(outer_shapes)
-    shapes |= {tensor.name: tensor.dims for tensor in graph.initializer if tensor.dims}
-    types |= {value.name: value.type.tensor_type.elem_type for value in (*graph.input, *graph.value_info)}
-    types |= {tensor.name: tensor.data_type for tensor in graph.initializer}
-    nodes = []
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.type == onnx.AttributeProto.GRAPH:
-                _expand_graph(attribute.g, opset, types, shapes)
-            elif node.op_type == "Constant" and attribute.name == "value":
-                types[node.output[0]] = attribute.t.data_type
-                shapes |= {node.output[0]: attribute.t.dims} if attribute.t.dims else {}
-        if node.domain != "convswap":
-            nodes.append(node)
-        else:
-            nodes += _plain(node, opset, types.get(node.input[1], onnx.TensorProto.FLOAT), shapes)
-    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
-    del graph.node[:]
-    graph.node.extend(copies)
-
-
-def _plain(
-    node: onnx.NodeProto, opset: int, element_type: int, shapes: dict[str, Sequence[int]]
-) -> list[onnx.NodeProto]:
-    if node.op_type == "FusedConv":
-        check_fused(node)
-        return expand_fused(node, opset, element_type, shapes)
-    assert node.op_type == "Conv"
-    plain = onnx.NodeProto()
-    plain.CopyFrom(node)
-    plain.domain = ""
-    standard = [attribute for attribute in node.attribute if attribute.name not in ("algorithm", "precision")]
-    del plain.attribute[:]
-    plain.attribute.extend(standard)
-    return [plain]
+    """Return `model` in ONNX's ops, after `check_fused` of every FusedConv; see `plain_model`."""
+    for node in all_nodes(model.graph):
+        if node.domain == "convswap" and node.op_type == "FusedConv":
+            check_fused(node)
+    return ir.to_proto(plain_model(ir.from_proto(model)))
 
 
 def conv_node_counts(model: onnx.ModelProto) -> dict[str, int]:
     """Return the numbers of `convswap.Conv` and `convswap.FusedConv` nodes, including subgraphs."""
     totals = {"Conv": 0, "FusedConv": 0}
-    for node in _all_nodes(model.graph):
+    for node in all_nodes(model.graph):
         if node.domain == "convswap":
             totals[node.op_type] += 1
     return totals
 
 
-def _all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            if attribute.type == onnx.AttributeProto.GRAPH:
-                yield from _all_nodes(attribute.g)
+def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """Yield the nodes of the graph and of its subgraphs."""
+    return (node for inner in graphs_of_proto(graph) for node in inner.node)

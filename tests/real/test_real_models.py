@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -17,6 +17,7 @@ from convswap.optimizing.choice import MIN_SPEEDUP_AT_A_BATCH
 from convswap.reference.metrics import TOLERANCES, relative_l2_error
 from convswap.runtime.device import choose_device
 from convswap.runtime.sessions import CONVSWAP, convswap_side, make_session
+from fused_conv_reference import all_nodes
 from op_sessions import PROVIDERS
 
 pytestmark = pytest.mark.extended
@@ -69,15 +70,6 @@ def _read_model(name: str) -> ModelWithOutputs:
     expected = tuple(session.run(None, feeds))
     assert all(np.ptp(values) > 0 for values in expected), "the input leaves an output without any contrast"
     return ModelWithOutputs(path, feeds, expected)
-
-
-def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """Yield the nodes of the graph and of its subgraphs."""
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            if attribute.type == onnx.AttributeProto.GRAPH:
-                yield from all_nodes(attribute.g)
 
 
 def assert_outputs(

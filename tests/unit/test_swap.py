@@ -19,20 +19,11 @@ from convswap.errors import ConvswapError
 from convswap.graph import model_file
 from convswap.graph.plain_model import plain_model
 from convswap.graph.swap import FLOAT16_ON_CPU, swap
+from fused_conv_reference import all_nodes
 from loops import at_most_loops
 from onnx import TensorProto, helper, numpy_helper
 from refused import refused
 from verdict_models import float16_overflow
-
-
-def all_nodes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
-    nodes = []
-    for node in graph.node:
-        nodes.append(node)
-        for attribute in node.attribute:
-            if attribute.type == onnx.AttributeProto.GRAPH:
-                nodes += all_nodes(attribute.g)
-    return nodes
 
 
 def node_named(proto: onnx.ModelProto, name: str) -> onnx.NodeProto:
