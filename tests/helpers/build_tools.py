@@ -18,14 +18,13 @@ BENCHMARKS = REPOSITORY / "benchmarks"
 TOOLS = REPOSITORY / "tools"
 
 
-def environment_with_helpers(environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return `environment`, by default this process's, with the helpers and tools on PYTHONPATH.
+def environment_with_helpers() -> dict[str, str]:
+    """Return this process's environment with the helpers and tools on PYTHONPATH.
 
     pytest's setting of the paths applies to its own processes only.
     """
-    variables = os.environ if environment is None else environment
-    paths = [str(Path(__file__).parent), str(TOOLS), variables.get("PYTHONPATH", "")]
-    return {**variables, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    paths = [str(Path(__file__).parent), str(TOOLS), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
 def cmake(

@@ -79,9 +79,7 @@ def _with_outputs(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelPro
     return copy
 
 
-def run_swapped(
-    model: onnx.ModelProto, feeds: Mapping[str, np.ndarray], outputs: Sequence[str] = ()
-) -> list[np.ndarray]:
+def run_swapped(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     """Return outputs of `model`: QuantConv in NumPy, all other nodes by the CPU provider, one by one."""
     values = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
     values |= feeds
@@ -96,7 +94,7 @@ def run_swapped(
         for part in plain:
             results = _run_node(part, model, {name: values[name] for name in names_read(part)})
             values |= dict(zip([name for name in part.output if name], results, strict=True))
-    return [values[name] for name in outputs or [output.name for output in model.graph.output]]
+    return [values[output.name] for output in model.graph.output]
 
 
 def run_quant_conv(
@@ -236,9 +234,9 @@ def mobile_net(seed: int = 0) -> onnx.ModelProto:
     return graph.model(["n", 3, 20, 22], graph.conv(x, 16, 8, 1, name="head"))
 
 
-def yolo_net(seed: int = 0) -> onnx.ModelProto:
+def yolo_net() -> onnx.ModelProto:
     """Return a float model like YOLOv8: SiLU, halves, a residual, poolings, Resize, and Concats of them."""
-    graph = GraphBuilder(seed)
+    graph = GraphBuilder()
 
     def silu_conv(x: str, channels: int, filters: int, kernel: int = 3, **attributes: Any) -> str:
         y = graph.conv(x, channels, filters, kernel, **attributes)

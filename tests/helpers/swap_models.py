@@ -379,7 +379,8 @@ def conv_and_activation() -> onnx.ModelProto:
     return text_model(nodes, weights("w", 2, 2, 3, 3), six, inputs="float[n, 2, 6, 8] x")
 
 
-def save_with_external_data(folder: Path, name: str = "model.onnx", data: str = "weights.bin") -> Path:
+def save_with_external_data(folder: Path, data: str = "weights.bin") -> Path:
     """Write `two_convs` to `folder` with external weights, and return the model's path."""
-    onnx.save(two_convs(), folder / name, save_as_external_data=True, location=data, size_threshold=64)
-    return folder / name
+    path = folder / "model.onnx"
+    onnx.save(two_convs(), path, save_as_external_data=True, location=data, size_threshold=64)
+    return path

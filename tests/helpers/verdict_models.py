@@ -18,13 +18,10 @@ def normal(seed: int, *shape: int) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def checked_model(nodes, inputs, outputs, tensors, *, domains=(), opset=17) -> onnx.ModelProto:
+def checked_model(nodes, inputs, outputs, tensors) -> onnx.ModelProto:
     """Return a checked model of opset 17, which ONNX's own evaluator and ONNX Runtime fully support."""
-    imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(*domain) for domain in domains)]
-    model = helper.make_model(
-        helper.make_graph(nodes, "net", inputs, outputs, tensors), opset_imports=imports
-    )
-    model.ir_version = 8
+    graph = helper.make_graph(nodes, "net", inputs, outputs, tensors)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     onnx.checker.check_model(model)
     return model
 

@@ -24,14 +24,14 @@ __all__ = ["table"]
 CPU = Device("cpu", "asked for")
 
 
-def model_of_twice(batch: int | str = "n") -> onnx.ModelProto:
-    """Return test.Twice before and after a 3x3 Conv of x [batch, 3, 8, 8]; only a run tells the shapes."""
+def model_of_twice() -> onnx.ModelProto:
+    """Return test.Twice before and after a 3x3 Conv of x [n, 3, 8, 8]; only a run tells the shapes."""
     nodes = [
         helper.make_node("Twice", ["x"], ["t"], name="before", domain="test"),
         helper.make_node("Conv", ["t", "w"], ["c"], name="conv"),
         helper.make_node("Twice", ["c"], ["y"], name="behind", domain="test"),
     ]
-    model = make_model(nodes, [weights("w", 4, 3, 3, 3)], inputs=[tensor_info("x", batch, 3, 8, 8)])
+    model = make_model(nodes, [weights("w", 4, 3, 3, 3)], inputs=[tensor_info("x", "n", 3, 8, 8)])
     model.opset_import.append(helper.make_opsetid("test", 1))
     return model
 

@@ -29,7 +29,7 @@ CPU = Device("cpu", "asked for")
 planning = importlib.import_module("convswap.comparison.preparation")
 
 
-def with_large_weights(columns: int = 4096) -> onnx.ModelProto:
+def with_large_weights() -> onnx.ModelProto:
     """Return a Conv with weights of 1 MiB and a matrix of 576 rows; both count as large weights."""
     nodes = """
       [conv] c = Conv(x, w, b)
@@ -40,9 +40,9 @@ def with_large_weights(columns: int = 4096) -> onnx.ModelProto:
     return text_model(
         nodes,
         *(constant("w", normal(1, 512, 64, 3, 3)), constant("b", normal(2, 512))),
-        *(constant("matrix", normal(3, 512, columns)), constant("shape", np.array([1, -1]))),
+        *(constant("matrix", normal(3, 512, 4096)), constant("shape", np.array([1, -1]))),
         inputs="float[1, 64, 8, 8] x",
-        outputs=f"float[1, {columns}] y",
+        outputs="float[1, 4096] y",
     )
 
 

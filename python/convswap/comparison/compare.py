@@ -66,7 +66,6 @@ _REFERENCE_ELEMENTS = 1_250_000
 _REFERENCE_OPERATIONS = 20e9
 
 _Sessions = Mapping[Side, onnxruntime.InferenceSession]
-_Shapes = Mapping[str, Sequence[int]]
 
 
 def compare(

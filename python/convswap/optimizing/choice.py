@@ -39,13 +39,11 @@ def reaches_speedup(baseline: Sequence[float], times: Sequence[float], min_speed
     return all(ratio >= min_speedup for ratio in _speedups(baseline, times))
 
 
-def select_variant(
-    times: Mapping[Variant, Sequence[float]], min_speedup: float = MIN_MEAN_SPEEDUP
-) -> Variant:
+def select_variant(times: Mapping[Variant, Sequence[float]]) -> Variant:
     """Return the variant with the best mean speedup, given the milliseconds of each at every batch.
 
     Variants that are more than 2 % slower than the default at some batch are left out. If none reaches
-    `min_speedup`, the result is DEFAULT_VARIANT.
+    MIN_MEAN_SPEEDUP, the result is DEFAULT_VARIANT.
     """
     default = times[DEFAULT_VARIANT]
     speedups = {
@@ -54,7 +52,7 @@ def select_variant(
         if variant is not DEFAULT_VARIANT and reaches_speedup(default, variant_times, MIN_SPEEDUP_AT_A_BATCH)
     }
     best = max(speedups, key=lambda variant: speedups[variant], default=DEFAULT_VARIANT)
-    return best if best is not DEFAULT_VARIANT and speedups[best] >= min_speedup else DEFAULT_VARIANT
+    return best if best is not DEFAULT_VARIANT and speedups[best] >= MIN_MEAN_SPEEDUP else DEFAULT_VARIANT
 
 
 def fastest_convswap_variant(times: Mapping[Variant, Sequence[float]]) -> Variant:

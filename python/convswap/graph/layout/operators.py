@@ -208,7 +208,7 @@ def _quantize(node: ir.Node, reader: Reader) -> Carried:
     if len(scales) != 1:
         raise NotCarried("it has a scale for each block, or scales of unknown shape")
     axis = axis_in_nhwc(read_int(node, "axis", 1), rank)
-    return Carried(tied, lambda _: _set_int(node, "axis", axis))
+    return Carried(tied, lambda _: _set_axis(node, axis))
 
 
 def _concat(node: ir.Node, reader: Reader) -> Carried:
@@ -220,7 +220,7 @@ def _concat(node: ir.Node, reader: Reader) -> Carried:
     tied = [value for value in inputs if reader.tensor(value) is None]
 
     def write(writer: Writer) -> None:
-        _set_int(node, "axis", axis)
+        _set_axis(node, axis)
         for index, tensor in constants:
             node.replace_input_with(index, writer.constant(node, "operand", tensor))
 
@@ -230,7 +230,7 @@ def _concat(node: ir.Node, reader: Reader) -> Carried:
 def _split(node: ir.Node, reader: Reader) -> Carried:
     data = _data(node)
     axis = axis_in_nhwc(read_int(node, "axis", 0), _data_rank(data, reader))
-    return Carried((data, *node.outputs), lambda _: _set_int(node, "axis", axis))
+    return Carried((data, *node.outputs), lambda _: _set_axis(node, axis))
 
 
 def _softmax(node: ir.Node, reader: Reader) -> Carried:
@@ -238,7 +238,7 @@ def _softmax(node: ir.Node, reader: Reader) -> Carried:
         raise NotCarried(f"before opset {_SOFTMAX_HAS_ONE_AXIS} it normalises all axes from one on together")
     data = _data(node)
     axis = axis_in_nhwc(read_int(node, "axis", -1), _data_rank(data, reader))
-    return Carried((data, node.outputs[0]), lambda _: _set_int(node, "axis", axis))
+    return Carried((data, node.outputs[0]), lambda _: _set_axis(node, axis))
 
 
 def _slice(node: ir.Node, reader: Reader) -> Carried:
@@ -623,8 +623,8 @@ def _check_length(numbers: Sequence[int] | np.ndarray, length: int) -> None:
         raise NotCarried(f"it has {len(numbers)} numbers where its data have {length}")
 
 
-def _set_int(node: ir.Node, name: str, number: int) -> None:
-    node.attributes[name] = ir.AttrInt64(name, number)
+def _set_axis(node: ir.Node, axis: int) -> None:
+    node.attributes["axis"] = ir.AttrInt64("axis", axis)
 
 
 def _set_ints(node: ir.Node, name: str, numbers: Sequence[int]) -> None:
