@@ -16,18 +16,13 @@ from convswap.graph.plain_model import onnx_opset, plain_nodes
 from convswap.graph.serialisation import to_proto
 from convswap.reference.provider_node import names_read
 from convswap.reference.quantised import quant_conv
+from fused_conv_reference import attributes_of
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
-__all__ = ["to_proto"]
+__all__ = ["attributes_of", "to_proto"]
 OPSET = 17
 IR_VERSION = 9
-
-
-def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
-    """Return the attributes of `node`, strings as str."""
-    values = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
-    return {name: value.decode() if isinstance(value, bytes) else value for name, value in values.items()}
 
 
 def quant_convs(model: onnx.ModelProto) -> list[onnx.NodeProto]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ import pytest
 from convswap import _native
 from convswap.doctor import diagnosis as doctor
 from convswap.doctor.diagnosis import Finding, all_needed_ok, diagnose, print_doctor
-from rich.console import Console
+from printed import printed
 
 HAS_CUDA_PROVIDER = "CUDAExecutionProvider" in onnxruntime.get_available_providers()
 
@@ -274,9 +273,7 @@ def test_nothing_is_cut_off_in_120_columns() -> None:
         Finding("two", None, "short"),
         Finding("three", True, "x"),
     ]
-    out = io.StringIO()
-    print_doctor(findings, Console(file=out, width=120, no_color=True))
-    text = out.getvalue()
+    text = printed(print_doctor, findings)
     assert long in "".join(line.strip().removeprefix("MISSING  one").strip() for line in text.splitlines())
     assert "→ type this" in text and "To be fixed: one." in text
     assert max(map(len, text.splitlines())) <= 120

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from itertools import pairwise
 
@@ -24,7 +23,7 @@ from convswap.timing.floor import ceilings, floor_ms
 from convswap.timing.sampler import BACK_TO_BACK, WARM_UPS
 from convswap.timing.single_node import single_node
 from convswap.timing.suites import SUITES
-from rich.console import Console
+from printed import printed
 from tuning_files import line, table, write
 
 __all__ = ["table"]
@@ -136,9 +135,7 @@ def test_bad_argument_is_refused_in_one_line(arguments, message):
 
 
 def test_table_names_every_layer_and_the_versions_in_120_columns(rows):
-    stream = io.StringIO()
-    print_suite(rows, Console(file=stream, width=120), device="cpu")
-    text = stream.getvalue()
+    text = printed(print_suite, rows, device="cpu")
     assert max(map(len, text.splitlines())) <= 120
     assert f"ONNX Runtime {onnxruntime.__version__}" in text
     assert all(layer.name in text for layer in SUITES["course"])
@@ -169,10 +166,9 @@ def test_other_sides_that_were_asked_for_and_are_not_there_are_explained(capsys)
 def test_sides_that_round_to_tf32_are_named_if_our_side_runs_in_ieee(precision, rows, monkeypatch):
     card = Device("cuda", "asked for", {"name": "NVIDIA H200"})
     monkeypatch.setattr("convswap.bench.report.choose_device", lambda device: card)
-    stream = io.StringIO()
-    print_suite([{**rows[0], "precision": precision}], Console(file=stream, width=120), device="cuda")
+    text = printed(print_suite, [{**rows[0], "precision": precision}], device="cuda")
     note = "Note: convswap and no_tf32 (--against all) compute in ieee, all others in tf32."
-    assert (note in stream.getvalue()) == (precision == "ieee")
+    assert (note in text) == (precision == "ieee")
 
 
 @pytest.mark.parametrize("against", ["default", "algorithms"])
@@ -195,9 +191,7 @@ def test_type_that_the_provider_has_no_conv_for_leaves_its_time_open():
     """ONNX Runtime has no bfloat16 Conv for the CPU."""
     rows = list(run_suite(layers="2017", precision="bfloat16", device="cpu", batches=[1]))
     assert rows[0]["default_ms"] is None
-    stream = io.StringIO()
-    print_suite(rows, Console(file=stream, width=120), device="cpu")
-    assert "the default provider has no Conv in bfloat16 here" in stream.getvalue()
+    assert "the default provider has no Conv in bfloat16 here" in printed(print_suite, rows, device="cpu")
 
 
 @pytest.fixture
@@ -322,13 +316,12 @@ def test_speedups_of_all_layers_are_against_each_side_and_the_fastest_of_each_ro
             "relative_l2_error": 0.0, "others_ms": {"heuristic": heuristic}, "method": "so",
         }  # fmt: skip
 
-    stream = io.StringIO()
-    print_suite([row("a", 9.0, 1.0), row("b", 4.0, 16.0)], Console(file=stream, width=120), device="cpu")
-    lines = [line.split() for line in stream.getvalue().splitlines()]
+    text = printed(print_suite, [row("a", 9.0, 1.0), row("b", 4.0, 16.0)], device="cpu")
+    lines = [line.split() for line in text.splitlines()]
     assert ["64", "default", "6.00x", "4.00x", "b"] in lines
     assert ["64", "heuristic", "4.00x", "1.00x", "a"] in lines
     assert ["64", "the", "fastest", "of", "these", "2.00x", "1.00x", "a"] in lines
-    assert "Batch 64: so." in stream.getvalue()
+    assert "Batch 64: so." in text
     assert [line for line in lines if line[:2] == ["b", "64"]] == [
         ["b", "64", "4.00", "16.0", "heuristic", "1.00", "4.00x", "0.800", "80", "%", "0.00e+00", "direct"]
     ]
@@ -343,9 +336,8 @@ def test_layer_that_no_other_side_computes_is_left_out_of_the_speedups():
             "others_ms": {} if heuristic is None else {"heuristic": heuristic},
         }  # fmt: skip
 
-    stream = io.StringIO()
-    print_suite([row("a", None), row("b", 4.0)], Console(file=stream, width=120), device="cpu")
-    lines = [line.split() for line in stream.getvalue().splitlines()]
+    text = printed(print_suite, [row("a", None), row("b", 4.0)], device="cpu")
+    lines = [line.split() for line in text.splitlines()]
     assert ["64", "the", "fastest", "of", "these", "4.00x", "4.00x", "b"] in lines
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 
 import pytest
@@ -11,7 +10,7 @@ from convswap.bench.report import print_suite
 from convswap.bench.suite_runs import run_suite
 from convswap.cli.main import main
 from convswap.timing.sampler import Times
-from rich.console import Console
+from printed import printed
 
 
 @pytest.fixture
@@ -33,12 +32,6 @@ def set_medians(monkeypatch):
 def rows_of(**options):
     defaults = {"layers": "2017", "batches": [1], "device": "cpu", "against": "algorithms"}
     return list(run_suite("course", **{**defaults, **options}))
-
-
-def printed_text(rows) -> str:
-    stream = io.StringIO()
-    print_suite(rows, Console(file=stream, width=120), device="cpu")
-    return stream.getvalue()
 
 
 def test_every_algorithm_that_supports_the_problem_is_measured(device):
@@ -89,7 +82,7 @@ def test_table_ends_with_the_worst_distance(set_medians):
     near = rows_of()
     set_medians({"direct": 9.0, "reference": 2.0})
     far = rows_of(layers="2020-conv2", batches=[8])
-    text = printed_text([*near, *far])
+    text = printed(print_suite, [*near, *far], device="cpu")
     assert max(map(len, text.splitlines())) <= 120
     assert text.splitlines()[-1] == (
         "Worst distance from the best algorithm: 350.0 % (2020-conv2, batch 8: direct, reference is faster)."
@@ -98,7 +91,7 @@ def test_table_ends_with_the_worst_distance(set_medians):
 
 def test_what_was_stopped_early_has_a_star(set_medians):
     set_medians({"direct": 3.0, "reference": 200.0})
-    text = printed_text(rows_of())
+    text = printed(print_suite, rows_of(), device="cpu")
     assert "reference 200*" in text and "direct 3.00 " in text
     assert "* clearly slower" in text
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html.parser
-import io
 import json
 import re
 import sys
@@ -17,7 +16,7 @@ from convswap.comparison.report import MAX_LAYERS, compare_html, print_compariso
 from convswap.comparison.result import Comparison, LayerResult, SideResult
 from convswap.graph.fusion.fuse import Fused
 from convswap.timing.sampler import Times
-from rich.console import Console
+from printed import printed
 
 VOID = {"meta"}
 
@@ -101,10 +100,9 @@ def test_page_has_every_word_of_the_terminal_and_in_its_order():
     plain = example()
     layers = tuple(replace(each, milliseconds={**each.milliseconds, "nhwc": 3.25}) for each in plain.layers)
     comparison = replace(plain, sides={**plain.sides, "nhwc": nhwc}, layers=layers)
-    stream = io.StringIO()
     # Wide enough that no line is wrapped.
-    print_comparison(comparison, Console(file=stream, width=1000))
-    lines = [line for line in stream.getvalue().splitlines() if line.strip(" ─")]
+    text = printed(print_comparison, comparison, width=1000)
+    lines = [line for line in text.splitlines() if line.strip(" ─")]
     page = page_of(comparison)
     assert [len(table) for table in page.tables] == [4, 5, 4, 2]
     rows = {re.sub(r"\s+", " ", " ".join(row)).strip() for table in page.tables for row in table}

@@ -6,8 +6,6 @@ Conv of the ONNX domain runs on the overriding op; a Conv that an optimiser repl
 
 from __future__ import annotations
 
-import contextlib
-import io
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -25,6 +23,7 @@ from convswap.runtime import override as override_module
 from convswap.runtime.library import register
 from convswap.runtime.override import _precision_of
 from onnx import TensorProto, helper, numpy_helper
+from op_sessions import PROVIDERS
 from refused import refused
 
 CPU = ["CPUExecutionProvider"]
@@ -515,15 +514,9 @@ def test_missing_onnx_runtime_is_named(monkeypatch):
 
 
 @pytest.fixture
-def cuda() -> str:
+def cuda(cuda: str) -> str:
     """Return the CUDA provider's name after loading its libraries."""
-    provider = "CUDAExecutionProvider"
-    if provider not in onnxruntime.get_available_providers():
-        pytest.skip("this onnxruntime has no CUDA provider: install onnxruntime-gpu")
-    if hasattr(onnxruntime, "preload_dlls"):
-        with contextlib.redirect_stdout(io.StringIO()):
-            onnxruntime.preload_dlls()
-    return provider
+    return PROVIDERS[cuda]
 
 
 @pytest.mark.gpu

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import io
 import itertools
 import json
 import sys
@@ -30,8 +29,8 @@ from convswap.profiling.trace import trace_text
 from convswap.runtime.device import Device
 from onnx import helper
 from pretend_collector import KERNEL_NANOSECONDS, TICK, PretendCollector, on_pretended_card
+from printed import printed
 from quantised_models import quantised, residual_net
-from rich.console import Console
 from swap_models import conv_in_if, text_model, weights
 from trace_rules import checked as checked_trace
 
@@ -74,12 +73,6 @@ def checked_json(profiled: Profile) -> dict:
             sum(row["time_ns"] for row in side["by_node"])
         )
     return written
-
-
-def printed_text(profiled: Profile) -> str:
-    out = io.StringIO()
-    print_profile(profiled, Console(file=out, width=120, no_color=True, force_terminal=False))
-    return out.getvalue()
 
 
 def test_nodes_of_one_name_are_distinguished_in_the_same_way_on_both_sides():
@@ -169,7 +162,7 @@ def test_the_json_keeps_to_its_schema(both_sides):
 
 
 def test_the_report_has_both_tables_of_nvprof_for_both_sides(both_sides):
-    text = printed_text(both_sides)
+    text = printed(print_profile, both_sides)
     for side in SIDES:
         assert f"{side}: Profiling result" in text and f"{side}: API calls" in text
         assert f"{side}, set-up: Profiling result" in text
@@ -203,13 +196,13 @@ def test_by_default_only_our_side_runs():
     assert [*result.sides] == ["convswap"]
     assert result.batch == 4
     checked_json(result)
-    assert "speedup" not in printed_text(result)
+    assert "speedup" not in printed(print_profile, result)
 
 
 def test_inputs_may_stay_on_the_device():
     result = pretended_profile(small_model(), resident=True)
     assert result.options["resident"] is True
-    assert "stay on the card" in printed_text(result)
+    assert "stay on the card" in printed(print_profile, result)
     assert {"first", "second"} <= {run.node for run in result.timeline.recording.nodes}
 
 
@@ -273,7 +266,7 @@ def test_a_card_of_which_nothing_is_recorded_gets_a_note():
 
     result = pretended_profile(small_model(), Blind(), against="default")
     assert any("recorded no work of the card" in note for note in result.notes)
-    text = printed_text(result)
+    text = printed(print_profile, result)
     assert "nothing was recorded" in text and "Profiling result: nothing took any time." in text
     checked_json(result)
     assert json.loads(trace_text(result))["traceEvents"]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import errno
-import io
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import convswap
@@ -24,7 +24,7 @@ from convswap.runtime.tuning import read_table
 from convswap.timing.sampler import Times
 from onnx import TensorProto
 from op_sessions import make_session, run
-from rich.console import Console
+from printed import printed
 from swap_models import (
     ANY,
     conv_and_activation,
@@ -156,10 +156,9 @@ def test_printed_times_mark_what_was_stopped_early(table):
         "reference": Times(30.0, 30.0, 30.0, 1, stopped_early=True),
     }
     result = convswap.tune(three_convs(), device="cpu", runs=1)
-    stream = io.StringIO()
     problem = TunedProblem(("a",), "a problem", times, "direct")
-    print_tuning(type(result)(**{**result.__dict__, "problems": (problem,)}), Console(file=stream, width=120))
-    assert "reference 30.0*" in stream.getvalue() and "* clearly slower" in stream.getvalue()
+    text = printed(print_tuning, replace(result, problems=(problem,)))
+    assert "reference 30.0*" in text and "* clearly slower" in text
 
 
 def test_an_algorithm_asked_for_is_what_the_best_is_set_against(table):

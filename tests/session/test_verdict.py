@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import io
 
 import numpy as np
 import onnx
@@ -16,7 +15,7 @@ from convswap.errors import ConvswapError
 from convswap.graph.swap import FLOAT16_ON_CPU
 from convswap.reference.metrics import NO_CLASS
 from onnx import TensorProto, helper
-from rich.console import Console
+from printed import printed
 from swap_models import tensor_info
 from verdict_models import (
     FLOAT16_FEEDS,
@@ -38,9 +37,7 @@ def comparison_of(model: onnx.ModelProto, **options):
 
 def printed_text(comparison) -> str:
     """Return the terminal's text, with its lines joined."""
-    console = Console(width=120, record=True, file=io.StringIO())
-    print_comparison(comparison, console)
-    return " ".join(console.export_text().split())
+    return " ".join(printed(print_comparison, comparison).split())
 
 
 RATIO, TRAINING = constant("ratio", np.float32(0.5)), constant("training", np.array(True))

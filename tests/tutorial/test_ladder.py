@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from dataclasses import replace
 
@@ -17,8 +16,8 @@ from convswap.tutorial.ladder import climb as ladder
 from convswap.tutorial.ladder.report import ladder_html, print_ladder, registers, shared_memory
 from convswap.tutorial.ladder.rows import Ladder, MeasuredRung, Row, RungLayer
 from ladder_sources import PAGES
+from printed import printed
 from repeats import repeats
-from rich.console import Console
 
 LOOPS = PAGES[0]
 # CPU algorithms in place of the rungs, the last one fused.
@@ -27,12 +26,6 @@ STAND_INS = [
     replace(LOOPS, number=2, name="direct", title="Second", precision="tf32", reported={}),
     replace(LOOPS, number=3, name="reference", title="Third <last>", precision="tf32", fuses=True),
 ]
-
-
-def printed_text(result: Ladder) -> str:
-    stream = io.StringIO()
-    print_ladder(result, Console(file=stream, width=120))
-    return stream.getvalue()
 
 
 @pytest.fixture
@@ -181,7 +174,7 @@ def test_speedups_are_over_the_rung_before_the_first_and_the_first_on_the_card()
     assert result.speedup_over_first_on_card(second) is None
     assert (result.speedup_over_previous(third), result.speedup_over_first(third)) == (2.0, 200.0)
     assert result.speedup_over_first_on_card(third) == 2.0
-    assert "From rung 2 to rung 3: 2.00x as fast." in printed_text(result)
+    assert "From rung 2 to rung 3: 2.00x as fast." in printed(print_ladder, result)
 
 
 def test_fused_rung_is_compared_with_the_nodes_that_it_replaces():
@@ -261,7 +254,7 @@ def test_every_rung_of_every_network_is_right_on_the_card(network, cuda, monkeyp
     if rungs[-1] is result.rows[-1]:
         fused = rungs[-1].measured
         assert fused is not None and any(layer.fused for layer in fused.layers)
-    assert f"From rung 2 to rung {rungs[-1].page.number}" in printed_text(result)
+    assert f"From rung 2 to rung {rungs[-1].page.number}" in printed(print_ladder, result)
 
 
 @pytest.mark.gpu

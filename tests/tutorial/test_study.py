@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import io
 import json
 import sys
 from unittest import mock
@@ -20,7 +19,7 @@ from convswap.tutorial.study import study as module
 from convswap.tutorial.study.report import draw_study, print_study
 from convswap.tutorial.study.study import BATCHES, PARTS, Study, StudyRow, part_of, study
 from pretend_collector import PretendCollector, on_pretended_card
-from rich.console import Console
+from printed import printed
 from swap_models import text_model, weights
 
 CPU = Device("cpu", "asked for")
@@ -42,12 +41,6 @@ def small_alexnet() -> onnx.ModelProto:
 def pretended_study(collector: PretendCollector | None = None, **options) -> Study:
     with on_pretended_card(collector), mock.patch.object(module, "export_network", lambda _: small_alexnet()):
         return study(**{"batches": (1, 2, 4), "runs": 3, **options})
-
-
-def printed_text(result: Study) -> str:
-    out = io.StringIO()
-    print_study(result, Console(file=out, width=120, no_color=True, force_terminal=False))
-    return out.getvalue()
 
 
 def attributed(op: str | None, name: str = "kernel", kind: str = KERNEL) -> AttributedActivity:
@@ -125,7 +118,7 @@ def test_a_batch_for_which_memory_is_short_gets_a_row_that_says_so_and_the_study
     assert failures.pop((2, "default")) == "out of memory"
     assert set(failures.values()) == {""}
     assert [row.batch for row in result.of_side("default")] == [4]
-    assert "Note: batch 2, default: out of memory." in printed_text(result)
+    assert "Note: batch 2, default: out of memory." in printed(print_study, result)
     written = json.loads(json.dumps(result.to_json(), allow_nan=False))
     assert written["rows"][0]["convolution_ms"] is None and written["rows"][0]["failure"] == "out of memory"
     assert written["rows"][1]["convolution_ms"] is not None
@@ -178,7 +171,7 @@ def example() -> Study:
 
 
 def test_the_table_fits_120_columns_and_names_every_part():
-    text = printed_text(example())
+    text = printed(print_study, example())
     assert max(map(len, text.splitlines())) <= 120
     header = next(line for line in text.splitlines() if "batch" in line and "side" in line)
     for part in PARTS:

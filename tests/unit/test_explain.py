@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from pathlib import Path
@@ -15,23 +14,17 @@ from command_line import only_line_of_refusal
 from convswap import _native
 from convswap.cli.main import main
 from convswap.errors import ConvswapError
-from convswap.planning.explain import ModelPlan, print_plan
+from convswap.planning.explain import print_plan
 from convswap.timing.floor import bound_by, ceilings, floor_ms
 from onnx import TensorProto, helper, numpy_helper
 from op_sessions import CASE, case_model
-from rich.console import Console
+from printed import printed
 from swap_models import conv_and_activation, three_convs
 from tuning_files import line, table, write
 
 __all__ = ["table"]
 
 PROBLEM = _native.Problem((10, 1, 28, 28), (4, 1, 5, 5))
-
-
-def printed(plan: ModelPlan) -> str:
-    stream = io.StringIO()
-    print_plan(plan, Console(file=stream, width=120))
-    return stream.getvalue()
 
 
 def test_native_explanation_has_the_plan_and_the_figures():
@@ -175,7 +168,7 @@ def test_json_has_every_figure(tmp_path, monkeypatch, capsys):
 
 
 def test_table_is_120_columns_and_says_why_and_why_not():
-    text = printed(convswap.explain("ece408-2019sp", device="cpu"))
+    text = printed(print_plan, convswap.explain("ece408-2019sp", device="cpu"))
     assert max(map(len, text.splitlines())) <= 120
     for expected in (
         "conv2",
@@ -201,7 +194,7 @@ def test_nodes_that_are_left_are_named():
     model = three_convs()
     model.graph.node.append(helper.make_node("ConvTranspose", ["y", "w"], ["z"], name="up"))
     assert "Left as it was: up: ConvTranspose is a transposed" in printed(
-        convswap.explain(model, device="cpu")
+        print_plan, convswap.explain(model, device="cpu")
     )
 
 
@@ -228,7 +221,7 @@ def test_tuned_models_are_explained_by_the_table(table, tmp_path, capsys):
     write(table, line(problem, "reference", "cpu"))
     plan = convswap.explain(three_convs(), device="cpu", algorithm="tuned")
     assert [conv.explanation["decided_by"] for conv in plan.convs] == ["tuned", "rule", "tuned"]
-    assert "tuned, 0.500 ms" in printed(plan)
+    assert "tuned, 0.500 ms" in printed(print_plan, plan)
     # The file's own algorithm attribute has the same effect.
     path = tmp_path / "tuned.onnx"
     convswap.swap(three_convs(), algorithm="tuned").save(path)
@@ -338,6 +331,6 @@ def test_fused_convs_are_planned_with_what_they_take_in(tmp_path, monkeypatch, c
 def test_what_was_fused_and_what_was_left_is_printed():
     model = conv_and_activation()
     model.graph.node[-1].op_type = "Neg"
-    text = printed(convswap.explain(model, device="cpu", fuse=True))
+    text = printed(print_plan, convswap.explain(model, device="cpu", fuse=True))
     assert "FusedConv a includes Clip" in text
     assert "Neg" in text and "is not fused into b: FusedConv does not have this op." in text

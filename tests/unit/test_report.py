@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from dataclasses import replace
 
@@ -14,19 +13,15 @@ from convswap.graph.fusion.fuse import Fused, NotFused
 from convswap.graph.swap import NotSwapped
 from convswap.output.tables import milliseconds
 from convswap.timing.sampler import Times
-from rich.console import Console
+from printed import printed
 
 
 def lines_of(comparison: Comparison, width: int = 120) -> list[str]:
-    stream = io.StringIO()
-    print_comparison(comparison, Console(file=stream, width=width))
-    return stream.getvalue().splitlines()
+    return printed(print_comparison, comparison, width=width).splitlines()
 
 
 def course_lines_of(comparison: Comparison) -> list[str]:
-    stream = io.StringIO()
-    print_course_lines(comparison, Console(file=stream, width=120))
-    return stream.getvalue().splitlines()
+    return printed(print_course_lines, comparison).splitlines()
 
 
 def row(lines: list[str], *start: str) -> list[str]:
