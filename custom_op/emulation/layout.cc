@@ -3,7 +3,6 @@
 
 #include <cstdio>
 #include <cstring>
-#include <vector>
 
 #include "compiled.h"
 #include "cuda/layout/arguments.h"
@@ -34,34 +33,24 @@ namespace {
 
 bool transposes(const Transposition& transposition, int64_t x_shift, int64_t y_shift, Random& random) {
   const int64_t size = bytes_per_element(transposition.type), bytes = transposition.bytes();
-  // vector<double> is aligned to 16 bytes.
-  std::vector<double> x_memory((bytes + x_shift * size) / 8 + 1);
-  std::vector<double> y_memory((bytes + y_shift * size + 2 * kGuardBytes) / 8 + 1);
-  auto* const x = reinterpret_cast<unsigned char*>(x_memory.data()) + x_shift * size;
-  auto* const y_begin = reinterpret_cast<unsigned char*>(y_memory.data());
-  auto* const y = y_begin + kGuardBytes + y_shift * size;
-  for (int64_t i = 0; i < bytes; ++i) x[i] = static_cast<unsigned char>(random());
-  std::memset(y_begin, kGuard, y_memory.size() * sizeof(double));
-  cuda_layout_stage().make(transposition, {})->run({.x = x, .y = y}, {});
+  const ShiftedTensor<unsigned char> x(bytes, x_shift * size), y(bytes, y_shift * size);
+  for (int64_t i = 0; i < bytes; ++i) x.elements[i] = static_cast<unsigned char>(random());
+  cuda_layout_stage().make(transposition, {})->run({.x = x.elements, .y = y.elements}, {});
   for (int64_t image = 0; image < transposition.images; ++image) {
     for (int64_t row = 0; row < transposition.rows; ++row) {
       for (int64_t column = 0; column < transposition.columns; ++column) {
         const int64_t first = image * transposition.rows * transposition.columns;
         const int64_t from = (first + row * transposition.columns + column) * size;
         const int64_t to = (first + column * transposition.rows + row) * size;
-        if (std::memcmp(x + from, y + to, size) == 0) continue;
+        if (std::memcmp(x.elements + from, y.elements + to, size) == 0) continue;
         std::printf("image %ld row %ld column %ld is wrong\n", image, row, column);
         return false;
       }
     }
   }
-  for (unsigned char* byte = y_begin; byte < y_begin + y_memory.size() * sizeof(double); ++byte) {
-    if ((byte < y || byte >= y + bytes) && *byte != kGuard) {
-      std::printf("a write outside y\n");
-      return false;
-    }
-  }
-  return true;
+  if (y.is_intact_around(bytes)) return true;
+  std::printf("a write outside y\n");
+  return false;
 }
 
 bool check_seed(int seed) {
