@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from convswap.models import NETWORKS, Convolution, place
-from convswap.timing.suites import SuiteLayer
+from convswap.models import NETWORKS
+from convswap.timing.suites import SuiteLayer, convolutions_of, distinct
 
 
 def course_layers() -> list[SuiteLayer]:
     """Return the convolutions of the eight networks without repetitions."""
-    layers: dict[tuple[int, ...], SuiteLayer] = {}
-    for network in NETWORKS.values():
-        for placed in place(network):
-            if isinstance(placed.layer, Convolution):
-                channels, size, _ = placed.input_shape
-                key = (channels, placed.layer.out_channels, placed.layer.kernel, size)
-                layers.setdefault(key, SuiteLayer(f"{network.name}-{placed.name}", *key))
-    return list(layers.values())
+    return list(distinct(layer for network in NETWORKS.values() for layer in convolutions_of(network)))

@@ -398,7 +398,7 @@ _INT8 = tuple(
 )
 
 
-def _distinct(layers: Iterable[SuiteLayer]) -> tuple[SuiteLayer, ...]:
+def distinct(layers: Iterable[SuiteLayer]) -> tuple[SuiteLayer, ...]:
     """Return each shape once, under the name of the first layer that has it."""
     named: dict[tuple[object, ...], SuiteLayer] = {}
     for layer in layers:
@@ -406,7 +406,7 @@ def _distinct(layers: Iterable[SuiteLayer]) -> tuple[SuiteLayer, ...]:
     return tuple(named.values())
 
 
-def _convolutions_of(network: Network) -> tuple[SuiteLayer, ...]:
+def convolutions_of(network: Network) -> tuple[SuiteLayer, ...]:
     """Return the distinct convolutions of `network`."""
     layers = []
     for placed in place(network):
@@ -425,16 +425,16 @@ def _convolutions_of(network: Network) -> tuple[SuiteLayer, ...]:
                 group=placed.layer.groups,
             )
         )
-    return _distinct(layers)
+    return distinct(layers)
 
 
 def _one_image() -> tuple[SuiteLayer, ...]:
     shipped = (
         replace(layer, batch=1)
         for name in ("yolov8n", "mobilenet-v2", "resnet50")
-        for layer in _convolutions_of(LARGE_NETWORKS[name])
+        for layer in convolutions_of(LARGE_NETWORKS[name])
     )
-    return _distinct((*shipped, *pp_ocr_v4(), *efficientnet_b0(), *espcn()))
+    return distinct((*shipped, *pp_ocr_v4(), *efficientnet_b0(), *espcn()))
 
 
 SUITES: Mapping[str, tuple[SuiteLayer, ...]] = MappingProxyType(
@@ -450,7 +450,7 @@ SUITES: Mapping[str, tuple[SuiteLayer, ...]] = MappingProxyType(
         "fused": _FUSED,
         "int8": _INT8,
     }
-    | {name: _convolutions_of(network) for name, network in LARGE_NETWORKS.items()}
+    | {name: convolutions_of(network) for name, network in LARGE_NETWORKS.items()}
 )
 
 
