@@ -123,9 +123,7 @@ class _Parser(argparse.ArgumentParser):
 class _CommandParser(_Parser):
     """Reports unknown arguments itself: the parser of all commands would point to its own help."""
 
-    def parse_known_args(
-        self, args: Sequence[str] | None = None, namespace: Any = None
-    ) -> tuple[argparse.Namespace, list[str]]:
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         options, unknown = super().parse_known_args(args, namespace)
         if unknown:
             near = difflib.get_close_matches(unknown[0], self._option_string_actions, n=1)
