@@ -36,7 +36,8 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> ConvswapError:
     """
     names, near = sorted(known), []
     if isinstance(name, str):
-        near = [each for each in names if len(name) > 2 and name in each]
+        longer = [each for each in names if len(name) > 2 and name in each]
+        near = sorted(longer, key=lambda each: not each.startswith(name))
         # "gpu" is not meant to be "cpu", which is two thirds the same.
         near = near or difflib.get_close_matches(name, names, n=1, cutoff=0.7)
     advice = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"

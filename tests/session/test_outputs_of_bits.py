@@ -83,7 +83,7 @@ def test_wrong_output_in_bfloat16_is_found(monkeypatch):
 
     nodes = f"[conv] c = Conv(x, w)  y = Cast <to = {TensorProto.BFLOAT16}> (c)"
     model = model_of(nodes, "bfloat16[1, 4, 6, 6] y")
-    monkeypatch.setattr("convswap.comparison.preparation.swap", wrong_swap)
+    monkeypatch.setattr("convswap.comparison.preparation.swap_to_run", wrong_swap)
     comparison = compare(model, device="cpu", time_layers=False)
     assert comparison.convswap.relative_l2_error == pytest.approx(0.1, rel=0.1)
     assert not comparison.within_tolerance

@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 _COMMON_OPTIONS: Mapping[str, dict[str, Any]] = {
     "--data": {"metavar": "NAME", "help": "fashion-mnist, synthetic or random"},
     "--images": {"type": int, "metavar": "N", "help": "use the first N images of the data"},
-    "--batch": {"type": int, "metavar": "B", "help": "images in a run"},
+    "--batch": {
+        "type": int,
+        "metavar": "B",
+        "help": "images in a run; default: 1, or more with a data set and for included networks",
+    },
     "--device": {"metavar": "D", "help": "cuda or cpu"},
     "--only": {"metavar": "REGEX", "help": "swap only the nodes whose name matches"},
     "--fuse": {
