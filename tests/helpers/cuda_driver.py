@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 
+import numpy as np
+
 NON_BLOCKING = 1
 NOT_READY = 600
 CAPTURE_UNSUPPORTED = 900
@@ -86,6 +88,13 @@ def synchronize(card: int = 0) -> None:
     """Wait for all work of the card's context."""
     with on_card(card):
         _check("cuCtxSynchronize")
+
+
+def copy_to_host(target: np.ndarray, source: int, card: int = 0) -> None:
+    """Copy memory of the card at `source` into all of an array."""
+    with on_card(card):
+        address, size = target.ctypes.data, target.nbytes
+        _check("cuMemcpyDtoH_v2", ctypes.c_void_p(address), ctypes.c_uint64(source), ctypes.c_size_t(size))
 
 
 class Stream:
