@@ -42,14 +42,13 @@ SHORTENED = {
     "compare faster.onnx": "--no-layers --device cpu",
     "compare model.onnx": "--batch 2 --device cpu",
     "ladder": "--images 2 --data synthetic --device cpu",
-    "warm model.onnx --compute-capability": "--batch 1",
     "warm faster.onnx": "--batch 1",
     "export --mxnet-symbol": "--image-size 12",
     "export ece408-2020 -o": "-o network.onnx",
     "study": "--runs 1 --batches 1",
 }
 # Tables from CUPTI, kernels compiled for the present card, or its measurements.
-NEED_A_CARD = ("profile", "study", "warm model.onnx", "calibrate")
+NEED_A_CARD = ("profile", "study", "warm faster.onnx", "calibrate")
 # test_alexnet.py, test_torch_module.py and test_training.py run these: they take long or need PyTorch.
 RUN_ELSEWHERE = re.compile(r"train |export --(alexnet|torch) |.*\.trained\.npz")
 # test_quantised_page.py runs this page, whose commands need files of its Python.
