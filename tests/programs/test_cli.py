@@ -219,6 +219,7 @@ def test_bench_keeps_the_rows_that_it_had_before_it_ended(work_folder, capsys, m
         (["export", "--list", "--image-size", "0"], "--image-size has no meaning beside --list"),
         (["export", "--list", "--mxnet-symbol", "s.json"], "--mxnet-symbol has no meaning beside --list"),
         (["compare", ""], "the name of the model is empty; expected the path of an ONNX model"),
+        (["swap", "alexnet", "-o", "out.onnx"], "write it first: `convswap export alexnet`"),
         (["optimze"], "unknown command 'optimze'; did you mean 'optimize'?"),
         (["swap", "a.onnx", "-o", "b.onnx", "--fused"], "--fused; did you mean --fuse?; see `convswap swap"),
         (["compare", "a.onnx", "--device", "gpu"], "unknown device 'gpu'; known: cpu, cuda"),

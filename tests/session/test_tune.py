@@ -139,7 +139,7 @@ def test_command_shows_progress_prints_the_table_and_writes_json(table, tmp_path
     captured = capsys.readouterr()
     assert "measuring problem 1 of 2: a and 1 more of the same" in captured.err
     assert max(map(len, captured.out.splitlines())) <= 120
-    for expected in ("reference", "direct", "against the heuristic's", "Problems stored in"):
+    for expected in ("reference", "direct", "against the planner's", "Problems stored in"):
         assert expected in captured.out
     report = json.loads(Path("tuning.json").read_text())
     assert (report["schema"], report["batch"], report["device"]) == (1, 3, "cpu")

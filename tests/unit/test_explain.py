@@ -177,7 +177,7 @@ def test_table_is_120_columns_and_says_why_and_why_not():
         "not chosen: comes later",
     ):
         assert expected in text
-    assert "no floor: the ceilings of" in text
+    assert "no floor: the memory bandwidth and peak rates of" in text
 
 
 def test_floor_and_what_bounds_it_on_a_card_that_is_known():

@@ -49,7 +49,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_common(parser, "--images", "--batch", "--input-shape", "--device")
     add_kernel_options(parser)
     add_common(parser, "--fuse", "--layout")
-    parser.add_argument("--against", default="default", metavar="SIDES", help="default")
+    parser.add_argument(
+        "--against",
+        default="default",
+        metavar="SIDES",
+        help="what to evaluate beside the swapped model; only default: the provider alone",
+    )
     parser.add_argument(
         "--resume", metavar="FOLDER", help="keep results in this folder, and compute only those that it lacks"
     )

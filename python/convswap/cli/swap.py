@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from convswap.cli.arguments import add_common, add_kernel_options, arguments_of
 from convswap.cli.results import check_results, show_and_write
+from convswap.errors import ConvswapError
 from convswap.output.files import json_text
 
 HELP = "replace the Conv nodes of a model by convswap.Conv"
@@ -27,7 +29,12 @@ def run(options: argparse.Namespace) -> int:
     from convswap.graph.fusion.fuse import fusion_counts, fusion_lines
     from convswap.graph.quantised.convert import quantised_lines
     from convswap.graph.swap import swap
+    from convswap.models.networks import ALL_NETWORKS
 
+    if options.model in ALL_NETWORKS and not Path(options.model).exists():
+        raise ConvswapError(
+            f"'{options.model}' is a network and no file; write it first: `convswap export {options.model}`"
+        )
     output = {
         "what -o writes": options.output,
         "where the weights of OUT.onnx may go": f"{options.output}.data",

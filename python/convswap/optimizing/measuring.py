@@ -32,9 +32,9 @@ from convswap.progress import Progress, silent
 from convswap.runtime.device import Device
 from convswap.runtime.tuning import TuningEntry
 
-# The minimum speedup of an algorithm over the heuristic's choice. A smaller speedup may be noise.
+# The minimum speedup of an algorithm over the planner's choice. A smaller speedup may be noise.
 _MIN_ALGORITHM_SPEEDUP = 1.03
-# The algorithms that are compiled and timed are the heuristic's choice and the _MAX_TRIED with the lowest
+# The algorithms that are compiled and timed are the planner's choice and the _MAX_TRIED with the lowest
 # estimates, unless an estimate exceeds _MAX_ESTIMATE_RATIO times the lowest.
 _MAX_ESTIMATE_RATIO = 2.0
 _MAX_TRIED = 3
@@ -121,15 +121,15 @@ class MeasuredSegment:
         if last_stage is self.convswap_variant:
             return self
         deepest = replace(self, last_stage=last_stage, tuning_lines=())
-        return deepest.with_heuristic_algorithms(device)
+        return deepest.with_planned_algorithms(device)
 
     def fused_as_far_as_possible(self) -> MeasuredSegment:
         """Return the Conv fused up to the last stage that was timed, with no measured algorithm."""
         last_stage = max(variant for variant in self.times if variant is not None)
         return replace(self, last_stage=last_stage, tuning_lines=())
 
-    def with_heuristic_algorithms(self, device: Device) -> MeasuredSegment:
-        """Return the same measurements with the algorithms that the planner's heuristic chooses."""
+    def with_planned_algorithms(self, device: Device) -> MeasuredSegment:
+        """Return the same measurements with the algorithms that the planner chooses."""
         return replace(
             self, algorithms=tuple(_native.choose(problem, device.name) for problem in self.problems)
         )
@@ -226,7 +226,7 @@ def _measure(
         )
         cache.add(key, timed)
     measured = MeasuredSegment(segment, Measurement(precision, errors, timed.times), shapes)
-    return measured.with_heuristic_algorithms(device)
+    return measured.with_planned_algorithms(device)
 
 
 def _cache_key_part(segment: Segment, shapes: Sequence[Shapes]) -> str:
@@ -278,9 +278,9 @@ def compile_in_parallel(wanted: Iterable[tuple[_native.Problem, str]]) -> None:
 
 
 def candidate_algorithms(problem: _native.Problem, device: str) -> list[str]:
-    """Return the heuristic's choice for `problem`, then the other algorithms with the lowest estimates.
+    """Return the planner's choice for `problem`, then the other algorithms with the lowest estimates.
 
-    Algorithms of the CPU have no estimates, so the heuristic's choice is the only one there.
+    Algorithms of the CPU have no estimates, so the planner's choice is the only one there.
     """
     estimates = {
         name: estimate
@@ -351,7 +351,7 @@ class _AlgorithmTrial:
             if len(names_at_batch) < 2:
                 continue
             measured = self._times(number, names_at_batch)
-            selected[number] = self._fastest(measured, heuristic=names_at_batch[0])
+            selected[number] = self._fastest(measured, planned=names_at_batch[0])
             if selected[number] != names_at_batch[0]:
                 times[number] = measured[selected[number]]
             tuning_lines.append(self._entry(number, selected[number], measured).line())
@@ -371,11 +371,11 @@ class _AlgorithmTrial:
         self._cache.add(key, times)
         return times
 
-    def _fastest(self, times: Mapping[str, float], heuristic: str) -> str:
-        """Return the fastest accurate algorithm that is faster than the heuristic's, else the heuristic's."""
-        faster = [name for name in times if times[heuristic] / times[name] > _MIN_ALGORITHM_SPEEDUP]
+    def _fastest(self, times: Mapping[str, float], planned: str) -> str:
+        """Return the fastest accurate algorithm that is faster than the planner's, else the planner's."""
+        faster = [name for name in times if times[planned] / times[name] > _MIN_ALGORITHM_SPEEDUP]
         accurate = (name for name in sorted(faster, key=lambda name: times[name]) if self._is_accurate(name))
-        return next(accurate, heuristic)
+        return next(accurate, planned)
 
     def _is_accurate(self, name: str) -> bool:
         """Return whether an algorithm is about as accurate as the default."""

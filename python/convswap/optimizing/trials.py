@@ -139,7 +139,7 @@ def conv_errors(segment: Segment, by_batch: Sequence[NamedValues], device: Devic
 
     The precisions are "tf32" and, unless "tf32" is accurate enough, "ieee". The errors are against float64,
     on a part of the first batch that _REFERENCE_OPERATIONS limit. The error of a precision is the largest of
-    the algorithms that the planner's heuristic chooses at any batch, since algorithms round differently.
+    the algorithms that the planner chooses at any batch, since algorithms round differently.
     Algorithms that do not support the sample are left out.
     """
     sample = _ErrorSample(segment, by_batch[0], device)
@@ -189,10 +189,10 @@ class _ErrorSample:
     def layers_to_check(
         self, segment: Segment, precision: str, by_batch: Sequence[Mapping[str, tuple[int, ...]]]
     ) -> list[ConvLayer]:
-        """Return the Conv without its followers, with each algorithm that the heuristic chooses at any batch.
+        """Return the Conv without its followers, with each algorithm that the planner chooses at any batch.
 
-        The heuristic chooses for the Conv without its followers and for the Conv fused with all of them.
-        Algorithms that do not support the sample are left out. If no algorithm is left, the heuristic chooses
+        The planner chooses for the Conv without its followers and for the Conv fused with all of them.
+        Algorithms that do not support the sample are left out. If no algorithm is left, the planner chooses
         for the sample.
         """
         conv = segment.bare_conv(precision)

@@ -193,7 +193,7 @@ def _notes(convs: Sequence[ConvPlan], device: Device, compute_capability: int | 
     if compute_capability is not None:
         yield "the launch shapes are known only on the card itself"
     if convs and all(conv.floor_ms is None for conv in convs):
-        yield f"no floor: the ceilings of {device.title} are not known"
+        yield f"no floor: the memory bandwidth and peak rates of {device.title} are not known"
 
 
 def _damage(is_tuned: bool) -> Iterable[str]:

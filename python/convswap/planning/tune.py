@@ -46,7 +46,7 @@ TOTAL_SECONDS = 900.0
 class TunedProblem:
     """One problem of the model: the nodes that compute it, and the times of each algorithm that supports it.
 
-    `compared` is the algorithm that the best is compared with: the heuristic's choice, or the algorithm that
+    `compared` is the algorithm that the best is compared with: the planner's choice, or the algorithm that
     was asked for.
     """
 
@@ -119,7 +119,7 @@ def tune(
         batch: how many samples a run takes; by default as for `compare`.
         device: "cuda" or "cpu"; by default the GPU if there is one, with onnxruntime-gpu and CUDA kernels.
         precision: "tf32" or "ieee".
-        algorithm: the algorithm that the best is compared with; "auto" is the heuristic's choice.
+        algorithm: the algorithm that the best is compared with; "auto" is the planner's choice.
         fuse: whether to fuse Convs with the nodes behind them; see `convswap.swap`.
         runs: how many samples of each algorithm are timed.
         only: a regular expression; only Convs whose name contains a match are measured.
@@ -176,7 +176,7 @@ def print_tuning(tuning: Tuning, console: Console) -> None:
             f"{versions_line(dict(tuning.environment), tuning.device.title)}\n"
         )
     )
-    compared = "the heuristic's" if tuning.algorithm == AUTO else tuning.algorithm
+    compared = "the planner's" if tuning.algorithm == AUTO else tuning.algorithm
     table = plain_table("Median ms of a run", "node", "problem", "ms of each", "best", f">against {compared}")
     for tuned in tuning.problems:
         table.add_row(
