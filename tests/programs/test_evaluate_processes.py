@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
-import os
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,12 @@ def images(tmp_path, monkeypatch):
 
 
 def memory_files():
-    return [file for file in Path("/proc/self/fd").iterdir() if "memfd:convswap" in os.path.realpath(file)]
+    files = []
+    for file in Path("/proc/self/fd").iterdir():
+        # Other threads close files meanwhile.
+        with contextlib.suppress(FileNotFoundError):
+            files += [file] if "memfd:convswap" in str(file.readlink()) else []
+    return files
 
 
 def run(images, processes):
@@ -66,6 +71,17 @@ def test_a_block_that_ends_two_processes_is_refused(images, tmp_path, monkeypatc
         run(images, 1)
     assert len(list((tmp_path / "ended").iterdir())) == 2
     assert not memory_files()
+
+
+def test_an_error_of_the_caller_ends_processes_and_frees_memory(images):
+    def fail(text):
+        if text.startswith("evaluated"):
+            raise KeyError(text)
+
+    with pytest.raises(KeyError) as caught:
+        evaluate.evaluate(classifier(), images, batch=4, device="cpu", processes=2, progress=fail)
+    # The traceback refers to all that the evaluation has.
+    assert caught.tb is not None and not memory_files() and not multiprocessing.active_children()
 
 
 def test_an_image_that_cannot_be_read_is_named(images):

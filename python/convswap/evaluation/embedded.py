@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import (
     FIRST_COMPLETED,
     Executor,
@@ -163,7 +163,9 @@ def _run(session: onnxruntime.InferenceSession, feeds: RunFeeds, samples: int) -
     return _scores(outputs, samples), time.perf_counter() - start
 
 
-def records(job: Job, blocks: Sequence[Block], processes: int, cards: int) -> Iterator[tuple[Block, Record]]:
+def records(
+    job: Job, blocks: Sequence[Block], processes: int, cards: int
+) -> Generator[tuple[Block, Record], None, None]:
     """Yield each of `blocks`, which are in order, with its record, as they are done.
 
     At most one block for each decoding process and two for each card are in memory. A block whose decoding
@@ -173,6 +175,8 @@ def records(job: Job, blocks: Sequence[Block], processes: int, cards: int) -> It
     Raises:
         ConvswapError: a sample cannot be decoded, a run fails, or two processes ended with the same block.
     """
+    if not blocks:
+        return
     todo = zip(blocks, job.samples.parts(blocks), strict=True)
     decoding: dict[Future[tuple[Decoded | str, float]], tuple[_Decoder, str, Block, Part]] = {}
     computing: dict[Future[list[SideResult]], tuple[Lane, str, Block, float]] = {}

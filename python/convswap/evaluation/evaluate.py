@@ -7,7 +7,7 @@ import math
 import os
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -229,22 +229,24 @@ def _computed(
     kept = sum(record.counts["samples"] for record in done.values())
     if cluster is None:
         processes, cards = _processes(job, options.processes, len(missing)), _cards(job.device)
-        records = embedded.records(job, missing, processes, cards) if missing else iter(())
+        records = embedded.records(job, missing, processes, cards)
     else:
         processes, cards = on_cluster.decoding_processes(cluster), len(cluster.workers)
         records = on_cluster.records(job, missing, cluster)
     run: dict[str, Any] = {"processes": processes, "cards": cards, "kept_blocks": len(done), "seconds": 0.0}
     report(f"evaluating {count - kept:,} of {count:,} images")
     start, images, told = time.perf_counter(), kept, -1
-    for block, record in records:
-        done[block] = record
-        if store is not None:
-            store.save(block, record)
-        images, run["seconds"] = images + record.counts["samples"], time.perf_counter() - start
-        # A line for each hundredth at most: standard error may be a file.
-        if 100 * images // count > told:
-            told, rate = 100 * images // count, (images - kept) / run["seconds"]
-            report(f"evaluated {images:,} of {count:,} images, {rate:,.0f} a second")
+    # An error here ends the processes at once, and not when its traceback is forgotten.
+    with closing(records):
+        for block, record in records:
+            done[block] = record
+            if store is not None:
+                store.save(block, record)
+            images, run["seconds"] = images + record.counts["samples"], time.perf_counter() - start
+            # A line for each hundredth at most: standard error may be a file.
+            if 100 * images // count > told:
+                told, rate = 100 * images // count, (images - kept) / run["seconds"]
+                report(f"evaluated {images:,} of {count:,} images, {rate:,.0f} a second")
     spent = merged(done[block] for block in missing).run
     # The shares of a run without blocks are 0.
     shares = {name: value / (run["seconds"] or math.inf) for name, value in spent.items()}

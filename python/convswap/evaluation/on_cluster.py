@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import islice
@@ -33,7 +33,9 @@ def decoding_processes(cluster: Cluster) -> int:
     return int(cluster.ray.cluster_resources().get("CPU", 1))
 
 
-def records(job: Job, blocks: Sequence[Block], cluster: Cluster) -> Iterator[tuple[Block, Record]]:
+def records(
+    job: Job, blocks: Sequence[Block], cluster: Cluster
+) -> Generator[tuple[Block, Record], None, None]:
     """Yield each of `blocks`, which are in order, with its record, as they are done.
 
     At most one block for each core and two for each worker are in memory. A block whose process ended, or
