@@ -5,6 +5,7 @@
 
 #include "conv/arithmetic.h"
 #include "cuda/costs/cost_table.h"
+#include "cuda/host/candidates.h"
 #include "cuda/host/estimate.h"
 #include "cuda/pointwise/family.h"
 
@@ -107,9 +108,8 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
          std::sqrt(issue * issue + latency * latency + l2 * l2 + memory * memory);
 }
 
-std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device) {
+void search(const ConvProblem& problem, const Device& device, Candidates<Tiling>& found) {
   const int size = static_cast<int>(bytes_per_element(problem.type));
-  std::vector<Tiling> all;
   for (const Instance& instance : kInstances) {
     // Copies to shared memory pay off only for pairs, each of which is one copy.
     if (instance.stages > 0 && (problem.output != problem.input || problem.output_size() % 2 != 0)) continue;
@@ -128,10 +128,8 @@ std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& d
                  std::max<int64_t>(1, device.multiprocessors * resident_blocks(tiling, device) / rows));
     if (instance.warpgroups == 1 && tiling.grid_columns < tiling.tiles) continue;
     tiling.cost = cost_of(problem, device, tiling);
-    all.push_back(tiling);
+    found.add(tiling);
   }
-  std::ranges::stable_sort(all, {}, &Tiling::cost);
-  return all;
 }
 
 }  // namespace convswap::pointwise

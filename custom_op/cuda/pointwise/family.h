@@ -4,9 +4,9 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "conv/problem.h"
+#include "cuda/host/candidates.h"
 #include "cuda/host/text.h"
 #include "cuda/pointwise/arguments.h"
 #include "plan/device.h"
@@ -45,7 +45,7 @@ struct Tiling {
 // Estimated nanoseconds.
 double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling);
 
-// All tilings that fit into the device's shared memory, in ascending order of estimated time.
-std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device);
+// Adds all tilings that fit into the device's shared memory.
+void search(const ConvProblem& problem, const Device& device, Candidates<Tiling>& found);
 
 }  // namespace convswap::pointwise

@@ -101,7 +101,7 @@ struct Family {
   }
 };
 
-class Pointwise final : public AlgorithmByTiling<KernelPlan<Family>, cheapest_tilings> {
+class Pointwise final : public AlgorithmByTiling<KernelPlan<Family>, best_of<search>, all_of<search>> {
  public:
   std::string_view name() const override { return "pointwise"; }
   bool rounds_depthwise() const override { return true; }

@@ -7,6 +7,7 @@
 
 #include "conv/arithmetic.h"
 #include "cuda/costs/cost_table.h"
+#include "cuda/host/candidates.h"
 #include "cuda/host/estimate.h"
 #include "cuda/host/limits.h"
 #include "cuda/host/shared_layout.h"
@@ -61,7 +62,7 @@ bool lay_out(const ConvProblem& problem, const Device& device, Tiling& tiling) {
   return false;
 }
 
-void add_dense(const ConvProblem& problem, const Device& device, std::vector<Tiling>& found) {
+void add_dense(const ConvProblem& problem, const Device& device, Candidates<Tiling>& found) {
   for (const int filters : kDenseFilters) {
     Tiling tiling;
     tiling.kernel = Kernel::dense;
@@ -83,13 +84,13 @@ void add_dense(const ConvProblem& problem, const Device& device, std::vector<Til
                         filter_blocks_of(problem, tiling);
         if (!why_not_32_bit_indices({tiling.blocks}).empty()) continue;
         tiling.cost = cost_of(problem, device, tiling);
-        found.push_back(tiling);
+        found.add(tiling);
       }
     }
   }
 }
 
-void add_depthwise(const ConvProblem& problem, const Device& device, std::vector<Tiling>& found) {
+void add_depthwise(const ConvProblem& problem, const Device& device, Candidates<Tiling>& found) {
   const auto add = [&](Kernel kernel, const DepthwiseInstance& instance) {
     const bool is_any = instance.width == 0;
     if (!is_any && (problem.dilation[2] != 1 || problem.filter[2] != instance.width ||
@@ -105,7 +106,7 @@ void add_depthwise(const ConvProblem& problem, const Device& device, std::vector
     if (!why_not_32_bit_indices({threads + kThreads}).empty()) return;
     tiling.blocks = ceil_divide(threads, int64_t{kThreads});
     tiling.cost = cost_of(problem, device, tiling);
-    found.push_back(tiling);
+    found.add(tiling);
   };
   for (const DepthwiseInstance& instance : kDepthwiseInstances) add(Kernel::depthwise, instance);
   if (problem.filter[1] != kColumnTaps || problem.dilation[1] != 1) return;
@@ -203,10 +204,11 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   return costs.launch + costs.begin + overlapped({most, memory});
 }
 
-std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device) {
-  std::vector<Tiling> found(1);
-  found.front().blocks = std::min(kMaxBlocks, ceil_divide(problem.result_elements(), int64_t{kThreads}));
-  found.front().cost = cost_of(problem, device, found.front());
+void search(const ConvProblem& problem, const Device& device, Candidates<Tiling>& found) {
+  Tiling each_output;
+  each_output.blocks = std::min(kMaxBlocks, ceil_divide(problem.result_elements(), int64_t{kThreads}));
+  each_output.cost = cost_of(problem, device, each_output);
+  found.add(each_output);
   // The prepared weights of constants are no scratch memory, but others are prepared into it.
   if (device.lends_scratch && problem.epilogue.pool.kind == PoolKind::none && has_32_bit_indices(problem)) {
     const bool is_nhwc = problem.layouts.input == Layout::nhwc && problem.layouts.output == Layout::nhwc;
@@ -216,8 +218,6 @@ std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& d
       add_dense(problem, device, found);
     }
   }
-  std::ranges::stable_sort(found, {}, &Tiling::cost);
-  return found;
 }
 
 }  // namespace convswap::quantised

@@ -4,9 +4,9 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "conv/problem.h"
+#include "cuda/host/candidates.h"
 #include "cuda/host/text.h"
 #include "cuda/quantised/arguments.h"
 #include "plan/device.h"
@@ -72,7 +72,7 @@ int64_t strip_rows_of(const ConvProblem& problem, const Tiling& tiling);
 
 double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling);
 
-// All tilings in ascending order of estimated time.
-std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device);
+// Adds all tilings.
+void search(const ConvProblem& problem, const Device& device, Candidates<Tiling>& found);
 
 }  // namespace convswap::quantised

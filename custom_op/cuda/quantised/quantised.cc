@@ -280,7 +280,7 @@ class QuantisedPlan final : public Plan {
   Launch launch_, prepare_, each_output_;
 };
 
-class Quantised final : public AlgorithmByTiling<QuantisedPlan, cheapest_tilings> {
+class Quantised final : public AlgorithmByTiling<QuantisedPlan, best_of<search>, all_of<search>> {
  public:
   std::string_view name() const override { return "quantised"; }
   bool takes_layouts(const ConvProblem&) const override { return true; }

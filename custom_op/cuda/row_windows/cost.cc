@@ -7,6 +7,7 @@
 
 #include "conv/arithmetic.h"
 #include "cuda/costs/cost_table.h"
+#include "cuda/host/candidates.h"
 #include "cuda/host/estimate.h"
 #include "cuda/host/shared_layout.h"
 #include "cuda/row_windows/family.h"
@@ -70,8 +71,7 @@ class Tiler {
  public:
   Tiler(const ConvProblem& problem, const Device& device) : problem_(problem), device_(device) {}
 
-  std::vector<Tiling> all() const {
-    std::vector<Tiling> found;
+  void search(Candidates<Tiling>& found) const {
     Tiling tiling;
     tiling.lead = lead_of(problem_);
     tiling.filter_blocks = ceil_divide(problem_.filters_per_group(), int64_t{kRows});
@@ -92,10 +92,9 @@ class Tiler {
         lay_out(tiling, rows);
         if (tiling.shared_bytes > device_.shared_memory_per_block) break;
         tiling.cost = cost_of(problem_, device_, tiling);
-        found.push_back(tiling);
+        found.add(tiling);
       }
     }
-    return found;
   }
 
  private:
@@ -257,10 +256,8 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   return costs.launch + std::sqrt(computing * computing + memory * memory + requests * requests);
 }
 
-std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device) {
-  std::vector<Tiling> all = Tiler(problem, device).all();
-  std::ranges::stable_sort(all, {}, &Tiling::cost);
-  return all;
+void search(const ConvProblem& problem, const Device& device, Candidates<Tiling>& found) {
+  Tiler(problem, device).search(found);
 }
 
 }  // namespace convswap::row_windows

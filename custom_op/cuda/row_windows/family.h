@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "conv/problem.h"
+#include "cuda/host/candidates.h"
 #include "cuda/host/text.h"
 #include "cuda/row_windows/arguments.h"
 #include "plan/device.h"
@@ -56,7 +57,7 @@ StepWindows step_windows_of(const ConvProblem& problem, const Tiling& tiling);
 // The estimated time of a tiling in nanoseconds.
 double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling);
 
-// All tilings that fit into the device's shared memory, in ascending order of estimated time.
-std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device);
+// Adds all tilings that fit into the device's shared memory.
+void search(const ConvProblem& problem, const Device& device, Candidates<Tiling>& found);
 
 }  // namespace convswap::row_windows

@@ -111,7 +111,7 @@ struct Family {
   }
 };
 
-class RowWindows final : public AlgorithmByTiling<KernelPlan<Family>, cheapest_tilings> {
+class RowWindows final : public AlgorithmByTiling<KernelPlan<Family>, best_of<search>, all_of<search>> {
  public:
   std::string_view name() const override { return "row_windows"; }
   bool rounds_depthwise() const override { return true; }

@@ -5,6 +5,7 @@
 
 #include "conv/arithmetic.h"
 #include "cuda/costs/cost_table.h"
+#include "cuda/host/candidates.h"
 #include "cuda/host/estimate.h"
 #include "cuda/separable/family.h"
 
@@ -49,8 +50,7 @@ int64_t shared_bytes_of(const Instance& instance) {
   return 2 * kStepChannels * (round_up(padded, int64_t{32}) + 8) * 4;
 }
 
-std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device) {
-  std::vector<Tiling> all;
+void search(const ConvProblem& problem, const Device& device, Candidates<Tiling>& found) {
   for (const Instance& instance : kInstances) {
     if (instance.stride != problem.depthwise.front().stride[1]) continue;
     if (problem.out_channels > instance.max_filters()) continue;
@@ -63,10 +63,8 @@ std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& d
     tiling.tiles_across = ceil_divide(problem.output[2], int64_t{instance.tile_columns()});
     tiling.blocks = problem.batch * tiling.tiles_down * tiling.tiles_across;
     tiling.cost = cost_of(problem, device, tiling);
-    all.push_back(tiling);
+    found.add(tiling);
   }
-  std::ranges::stable_sort(all, {}, &Tiling::cost);
-  return all;
 }
 
 }  // namespace convswap::separable

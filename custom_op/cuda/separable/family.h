@@ -4,9 +4,9 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "conv/problem.h"
+#include "cuda/host/candidates.h"
 #include "cuda/host/text.h"
 #include "cuda/separable/arguments.h"
 #include "plan/device.h"
@@ -52,7 +52,7 @@ int64_t shared_bytes_of(const Instance& instance);
 // The estimated time of a tiling in nanoseconds.
 double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling);
 
-// All tilings that support the problem, in ascending order of estimated time.
-std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device);
+// Adds all tilings that support the problem.
+void search(const ConvProblem& problem, const Device& device, Candidates<Tiling>& found);
 
 }  // namespace convswap::separable

@@ -88,7 +88,7 @@ struct Family {
 constexpr int kMaxFilters = 32;
 constexpr int64_t kMaxTileRows = 8, kMaxTileColumns = 32;
 
-class Separable final : public AlgorithmByTiling<KernelPlan<Family>, cheapest_tilings> {
+class Separable final : public AlgorithmByTiling<KernelPlan<Family>, best_of<search>, all_of<search>> {
  public:
   std::string_view name() const override { return "separable"; }
   bool rounds_depthwise() const override { return true; }  // in the 1x1 convolution

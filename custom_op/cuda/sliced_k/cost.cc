@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 
 #include "conv/arithmetic.h"
 #include "cuda/costs/cost_table.h"
+#include "cuda/host/candidates.h"
 #include "cuda/host/estimate.h"
 #include "cuda/sliced_k/arguments.h"
 #include "cuda/sliced_k/family.h"
@@ -99,9 +99,7 @@ bool vectorizes_pixel_loads(const ConvProblem& problem, const Instance& instance
          problem.output_size() % instance.pixel_tiles == 0;
 }
 
-std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device) {
-  std::vector<Tiling> all;
-  all.reserve(std::size(kInstances) / 2);
+void search(const ConvProblem& problem, const Device& device, Candidates<Tiling>& found) {
   for (const Instance& instance : kInstances) {
     if (instance.one_tap != has_one_tap(problem)) continue;
     // The smallest instance takes 4 KB, which every card has.
@@ -111,10 +109,8 @@ std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& d
     tiling.filter_blocks = ceil_divide(problem.filters_per_group(), int64_t{instance.filters()});
     tiling.pixel_blocks = ceil_divide(problem.batch * problem.output_size(), int64_t{instance.pixels()});
     tiling.cost = cost_of(problem, device, tiling);
-    all.push_back(tiling);
+    found.add(tiling);
   }
-  std::ranges::stable_sort(all, {}, &Tiling::cost);
-  return all;
 }
 
 }  // namespace convswap::sliced_k

@@ -4,9 +4,9 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "conv/problem.h"
+#include "cuda/host/candidates.h"
 #include "cuda/host/text.h"
 #include "cuda/sliced_k/arguments.h"
 #include "plan/device.h"
@@ -62,7 +62,7 @@ bool vectorizes_pixel_loads(const ConvProblem& problem, const Instance& instance
 // Estimated nanoseconds.
 double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling);
 
-// All tilings that support the problem, in ascending order of estimated time.
-std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device);
+// Adds all tilings that support the problem.
+void search(const ConvProblem& problem, const Device& device, Candidates<Tiling>& found);
 
 }  // namespace convswap::sliced_k

@@ -93,7 +93,7 @@ struct Family {
   }
 };
 
-class SlicedK final : public AlgorithmByTiling<KernelPlan<Family>, cheapest_tilings> {
+class SlicedK final : public AlgorithmByTiling<KernelPlan<Family>, best_of<search>, all_of<search>> {
  public:
   std::string_view name() const override { return "sliced_k"; }
 

@@ -3,6 +3,7 @@
 
 #include "conv/arithmetic.h"
 #include "cuda/costs/cost_table.h"
+#include "cuda/host/candidates.h"
 #include "cuda/host/estimate.h"
 #include "cuda/sliding_rows/arguments.h"
 #include "cuda/sliding_rows/family.h"
@@ -89,25 +90,22 @@ const Instance* instance_for(const ConvProblem& problem) {
   return nullptr;
 }
 
-std::vector<Tiling> tilings_of(const ConvProblem& problem, const Device& device, const Instance& instance) {
+void search(const ConvProblem& problem, const Device& device, Candidates<Tiling>& found) {
   Tiling tiling;
-  tiling.instance = instance;
+  tiling.instance = *instance_for(problem);
   set_pieces(problem, tiling);
   const int64_t planes = problem.batch * problem.out_channels;
   const int64_t groups = ceil_divide(planes, int64_t{kWarpsPerBlock} * tiling.warp_planes);
-  std::vector<Tiling> tilings;
   for (const int count : {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256}) {
     const int64_t rows = ceil_divide(problem.output[1], count);
-    if (!tilings.empty() && rows == tilings.back().strip_rows) continue;
+    if (count > 1 && rows == tiling.strip_rows) continue;
     tiling.strip_rows = static_cast<int>(rows);
     tiling.strips = static_cast<int>(ceil_divide(problem.output[1], rows));
     tiling.blocks = groups * tiling.strips * tiling.segments;
     tiling.cost = cost_of(problem, device, tiling);
-    tilings.push_back(tiling);
+    found.add(tiling);
     if (rows <= 2) break;
   }
-  std::ranges::stable_sort(tilings, {}, &Tiling::cost);
-  return tilings;
 }
 
 }  // namespace convswap::sliding_rows

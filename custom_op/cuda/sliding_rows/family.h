@@ -4,9 +4,9 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "conv/problem.h"
+#include "cuda/host/candidates.h"
 #include "cuda/host/text.h"
 #include "plan/device.h"
 
@@ -51,8 +51,8 @@ const Instance* instance_for(const ConvProblem& problem);
 // The estimated time of a tiling in nanoseconds.
 double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling);
 
-// Tilings of the candidate strip heights, in ascending order of estimated time. The problem's output must not
-// be empty; its data must be float32, float16 or bfloat16.
-std::vector<Tiling> tilings_of(const ConvProblem& problem, const Device& device, const Instance& instance);
+// Adds tilings of the candidate strip heights. The problem must have an instance and an output; its data must
+// be float32, float16 or bfloat16.
+void search(const ConvProblem& problem, const Device& device, Candidates<Tiling>& found);
 
 }  // namespace convswap::sliding_rows

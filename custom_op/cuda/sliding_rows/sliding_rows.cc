@@ -19,7 +19,6 @@
 // an infinite weight over padding gives NaN.
 
 #include <string>
-#include <vector>
 
 #include "cuda/host/algorithm_by_tiling.h"
 #include "cuda/host/arguments.h"
@@ -86,11 +85,7 @@ struct Family {
   }
 };
 
-std::vector<Tiling> tilings_for(const ConvProblem& problem, const Device& device) {
-  return tilings_of(problem, device, *instance_for(problem));
-}
-
-class SlidingRows final : public AlgorithmByTiling<KernelPlan<Family>, tilings_for> {
+class SlidingRows final : public AlgorithmByTiling<KernelPlan<Family>, best_of<search>, all_of<search>> {
  public:
   std::string_view name() const override { return "sliding_rows"; }
 
