@@ -28,6 +28,14 @@ def cpu_session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=[PROVIDERS["cpu"]])
 
 
+def onnx_outputs(
+    model: onnx.ModelProto, feeds: Mapping[str, np.ndarray], names: Sequence[str] | None = None
+) -> list:
+    """Return the outputs of a model, or those of these names, on the CPU and without our op."""
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=[PROVIDERS["cpu"]])
+    return session.run(names, feeds)
+
+
 def graph_model(
     nodes: Sequence[onnx.NodeProto],
     inputs: Mapping[str, Sequence[int | str | None] | None],

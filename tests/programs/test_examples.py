@@ -19,6 +19,7 @@ import pytest
 from build_tools import REPOSITORY, cmake
 from convswap.export import export_network
 from convswap.planning.warm import warm
+from op_sessions import onnx_outputs
 
 NETWORK = "ece408-2018sp"
 MAPS = Path("/proc/self/maps")
@@ -69,8 +70,7 @@ def load_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def expected_of(model: onnx.ModelProto, images: np.ndarray) -> np.ndarray:
     """Return the output of the model before the swap, computed without the op library."""
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    return session.run(None, {"image": images})[0]
+    return onnx_outputs(model, {"image": images})[0]
 
 
 def counting_up(shape: tuple[int, ...]) -> np.ndarray:

@@ -8,13 +8,13 @@ import struct
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from alexnet_files import SHAPES, npy, npy_of_python_2, npy_of_this_numpy, random_layers
 from convswap.cli import main as cli
 from convswap.errors import ConvswapError
 from convswap.export import pickled_arrays, read_alexnet
 from convswap.export.pickled_arrays import read_pickled_arrays
+from op_sessions import onnx_outputs
 
 
 def convolve(x, weight, bias, stride=1, pad=0, groups=1):
@@ -56,8 +56,7 @@ def alexnet_in_the_files_layout(layers, image):
 
 
 def logits(model, images):
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    return session.run(["logits"], {"image": images})[0]
+    return onnx_outputs(model, {"image": images}, ["logits"])[0]
 
 
 @pytest.mark.extended

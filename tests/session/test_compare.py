@@ -29,6 +29,7 @@ from convswap.runtime.device import Device
 from convswap.runtime.layers import conv_layers
 from convswap.runtime.sessions import CONVSWAP, DEFAULT, make_session
 from onnx import TensorProto, helper, numpy_helper
+from op_sessions import onnx_outputs
 from refused import refused
 from repeats import repeats
 from swap_models import ANY, tensor_info, text_model, weights
@@ -56,8 +57,7 @@ def test_comparison_of_a_network_keeps_to_the_schema(network_comparison):
 def test_accuracy_counts_every_image_once_with_the_last_partial_batch(network_comparison):
     model = export_network(NETWORK, data="synthetic")
     data = datasets.load("synthetic", images=150, image_size=64)
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    classes = session.run(None, {"image": data.images})[0].argmax(axis=1)
+    classes = onnx_outputs(model, {"image": data.images})[0].argmax(axis=1)
     assert network_comparison.default.accuracy == pytest.approx(np.mean(classes == data.labels), abs=1e-12)
     # Both sides compute in float32, so a near tie would have to be closer than 1e-6.
     assert network_comparison.convswap.accuracy == pytest.approx(

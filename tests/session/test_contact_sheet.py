@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 import pytest
 from command_line import refusal
 from convswap.cli.main import main
@@ -18,6 +17,7 @@ from convswap.export import export_network, save
 from convswap.graph.swap import swap
 from convswap.inputs.predictions import Predictions, predict
 from convswap.output.drawing import png
+from op_sessions import onnx_outputs
 from swap_models import make_model, tensor_info, weights
 
 NETWORK = "ece408-2017-high"
@@ -50,10 +50,9 @@ def example(count=12, size=4, **changes):
 def test_predictions_are_those_of_the_model_on_the_first_images():
     predictions = predict(NETWORK, data="synthetic", images=7)
     data = datasets.load("synthetic", images=7)
-    model = export_network(NETWORK, data="synthetic").SerializeToString()
-    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    model = export_network(NETWORK, data="synthetic")
     np.testing.assert_array_equal(
-        predictions.predicted, session.run(None, {"image": data.images})[0].argmax(axis=1)
+        predictions.predicted, onnx_outputs(model, {"image": data.images})[0].argmax(axis=1)
     )
     np.testing.assert_array_equal(predictions.labels, data.labels)
     np.testing.assert_array_equal(predictions.images, data.images[:, 0])

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from convswap import _native
 from convswap.graph.swap import swap
 from each_case import each
 from fused_cases import ACTIVATIONS
 from onnx import helper
-from op_sessions import graph_model, make_session, run, without_trailing_empty
+from op_sessions import graph_model, make_session, onnx_outputs, run, without_trailing_empty
 
 C, K = 6, 4
 X_SHAPE = (2, C, 11, 9)
@@ -100,8 +99,7 @@ def two_convs(
 
 def expected_output(model: onnx.ModelProto, tensors: dict[str, np.ndarray]) -> np.ndarray:
     """Return the outputs of ONNX Runtime's own nodes on the CPU."""
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    return session.run(None, {name: tensors[name] for name in "xz" if name in tensors})[0]
+    return onnx_outputs(model, {name: tensors[name] for name in "xz" if name in tensors})[0]
 
 
 def assert_close(y: np.ndarray, reference: np.ndarray) -> None:

@@ -8,12 +8,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from each_case import each
 from element_types import ort_value
 from onnx import TensorProto, helper
-from op_sessions import graph_model, make_session
+from op_sessions import graph_model, make_session, onnx_outputs
 
 # ONNX Runtime rejects a model with a bfloat16 AveragePool or MaxPool below this opset.
 OPSET = 22
@@ -58,8 +57,7 @@ def pooled_in_nchw(x: np.ndarray, attributes: dict[str, Any]) -> np.ndarray:
     element_type = helper.np_dtype_to_tensor_dtype(data.dtype)
     node = helper.make_node(attributes["pool"], ["x"], ["y"], **options)
     model = graph_model([node], {"x": None}, opset=12, element_type=element_type)
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    return session.run(None, {"x": data})[0].transpose(0, 2, 3, 1)
+    return onnx_outputs(model, {"x": data})[0].transpose(0, 2, 3, 1)
 
 
 def run_pool(x: np.ndarray, device: str, shape: tuple[int, ...] = (), **attributes: Any) -> np.ndarray:

@@ -8,7 +8,6 @@ import struct
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime
 import pytest
 from convswap.cli.main import main
 from convswap.data import datasets
@@ -20,6 +19,7 @@ from convswap.runtime.sessions import CONVSWAP, make_session, run
 from mini_dnn_files import count_offset, random_layers, weights_bytes
 from numpy_forward import convolve, dense, pool, softmax
 from onnx import numpy_helper
+from op_sessions import onnx_outputs
 
 SIZE = 180_788
 
@@ -36,8 +36,7 @@ def forward(layers, x, *, convolution_biases=False):
 
 
 def default_run(model, images):
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    return session.run(["probabilities"], {"image": images})[0]
+    return onnx_outputs(model, {"image": images}, ["probabilities"])[0]
 
 
 @pytest.fixture

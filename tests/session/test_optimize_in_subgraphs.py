@@ -18,6 +18,7 @@ from convswap.optimizing.preparation import OptimizeOptions, SegmentInputs, prep
 from convswap.optimizing.report import optimization_verdict, optimize_html
 from convswap.runtime.device import Device
 from onnx import TensorProto, helper
+from op_sessions import onnx_outputs
 from swap_models import ANY, conv_in_if, conv_in_loop, text_model, weights
 
 INNER = "it is in a subgraph, where it cannot be measured alone"
@@ -88,12 +89,9 @@ def test_convs_of_the_branch_that_is_run_are_optimized_and_the_file_gives_the_or
     options = onnxruntime.SessionOptions()
     convswap.register(options)
     session = onnxruntime.InferenceSession(str(result.written), options, providers=["CPUExecutionProvider"])
-    original = onnxruntime.InferenceSession(
-        branches().SerializeToString(), providers=["CPUExecutionProvider"]
-    )
     x = np.random.default_rng(1).standard_normal(SHAPE).astype(np.float32)
     for values in (x, -abs(x)):
-        expected = original.run(None, {"x": values})[0]
+        expected = onnx_outputs(branches(), {"x": values})[0]
         np.testing.assert_allclose(session.run(None, {"x": values})[0], expected, rtol=1e-4, atol=1e-4)
 
 

@@ -12,12 +12,12 @@ import warnings
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from convswap.errors import ConvswapError
 from convswap.reference.evaluation import evaluate
 from numpy_forward import convolve, dense, pool, softmax
 from onnx import TensorProto, helper, numpy_helper
+from op_sessions import onnx_outputs
 from swap_models import ANY, IMAGE, INPUT_SHAPE, input_array, make_model, tensor_info, text_model, weights
 
 TOLERANCES = {"rtol": 1e-12, "atol": 1e-12}
@@ -81,8 +81,7 @@ def test_max_pool_equals_onnxruntime_in_float64_with_indices(attributes):
         inputs=[tensor_info("x", *INPUT_SHAPE, element_type=TensorProto.DOUBLE)],
         outputs=[onnx.ValueInfoProto(name="y"), onnx.ValueInfoProto(name="indices")],
     )
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    values, indices = session.run(None, {"x": x})
+    values, indices = onnx_outputs(model, {"x": x})
     got = evaluate(model, {"x": x}).outputs
     np.testing.assert_array_equal(got[0], values)
     np.testing.assert_array_equal(got[1], indices)
@@ -125,10 +124,7 @@ def test_average_pool_has_the_output_shape_of_onnxruntime():
     attributes = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1], "ceil_mode": 1}
     node = helper.make_node("AveragePool", ["x"], ["y"], **attributes)
     x = input_array(*INPUT_SHAPE)
-    session = onnxruntime.InferenceSession(
-        make_model([node], []).SerializeToString(), providers=["CPUExecutionProvider"]
-    )
-    expected = session.run(None, {"x": x})[0]
+    expected = onnx_outputs(make_model([node], []), {"x": x})[0]
     np.testing.assert_allclose(result_of(node, x=x)[0], expected, rtol=1e-5, atol=1e-6)
 
 
@@ -222,11 +218,6 @@ def test_hardmax_axis_means_what_the_opset_says(opset, attributes, shape):
     np.testing.assert_array_equal(result_of(node, opset=opset, x=x)[0], expected.reshape(x.shape))
 
 
-def in_onnxruntime(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list:
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    return session.run(None, feeds)
-
-
 @pytest.mark.parametrize("p", [1, 2, 3])
 @pytest.mark.parametrize(
     "attributes",
@@ -243,7 +234,7 @@ def test_lp_pool_equals_onnxruntime_and_is_not_rounded(attributes, p):
     x = input_array(*INPUT_SHAPE)
     reference = evaluate(model, {"x": x})
     # ONNX Runtime has LpPool in float32 only.
-    np.testing.assert_allclose(reference.outputs[0], in_onnxruntime(model, {"x": x})[0], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(reference.outputs[0], onnx_outputs(model, {"x": x})[0], rtol=1e-5, atol=1e-6)
     assert reference.in_float32 == ()
 
 
@@ -253,7 +244,7 @@ def test_pool_with_dilations_and_automatic_padding_is_left_to_onnxruntime_which_
     model = make_model([node], [])
     x = input_array(*INPUT_SHAPE)
     reference = evaluate(model, {"x": x})
-    np.testing.assert_array_equal(reference.outputs[0], in_onnxruntime(model, {"x": x})[0])
+    np.testing.assert_array_equal(reference.outputs[0], onnx_outputs(model, {"x": x})[0])
     assert reference.in_float32 == (op,)
 
 
@@ -309,7 +300,7 @@ def test_resize_to_sizes_is_all_that_float32_computes(opset, absent_name, sizes,
     model = make_model(nodes, tensors, inputs=inputs)
     model.opset_import[0].version = opset
     reference = evaluate(model, feeds)
-    np.testing.assert_allclose(reference.outputs[0], in_onnxruntime(model, feeds)[0], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(reference.outputs[0], onnx_outputs(model, feeds)[0], rtol=1e-5, atol=1e-5)
     assert reference.outputs[0].dtype == np.float64
     assert reference.in_float32 == ("Resize",)
 
@@ -346,7 +337,7 @@ def test_empty_optional_has_no_element():
     model = make_model(nodes, [], outputs=outputs)
     feeds = {"x": input_array(*INPUT_SHAPE)}
     reference = evaluate(model, feeds).outputs
-    assert reference == [None, np.array(False)] == in_onnxruntime(model, feeds)
+    assert reference == [None, np.array(False)] == onnx_outputs(model, feeds)
 
 
 def test_infinities_and_nan_are_computed_without_a_warning():
@@ -478,8 +469,7 @@ def test_max_pool_of_whole_numbers_keeps_their_type(kind, indices):
         inputs=[helper.make_tensor_value_info("x", helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)],
         outputs=[onnx.ValueInfoProto(name=name) for name in names],
     )
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    expected = session.run(None, {"x": x})
+    expected = onnx_outputs(model, {"x": x})
     got = evaluate(model, {"x": x}).outputs
     assert got[0].dtype == kind
     np.testing.assert_array_equal(got[0], expected[0])

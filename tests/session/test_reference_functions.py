@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from convswap.graph.external_weights import SplitModel
 from convswap.reference.evaluation import evaluate
+from op_sessions import onnx_outputs
 from swap_models import text_model
 from verdict_models import normal
 
@@ -46,8 +46,7 @@ def check(nodes: str, *functions: str) -> np.ndarray:
     """Return the reference of the model of `nodes`, after comparing it with ONNX Runtime's output."""
     model = model_of(nodes, *functions)
     onnx.checker.check_model(model)
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    (expected,) = session.run(None, {"x": X})
+    (expected,) = onnx_outputs(model, {"x": X})
     got = reference_of(model)
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
     return got

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime
 import pytest
 from convswap.cli.main import main
 from convswap.errors import ConvswapError
@@ -18,6 +17,7 @@ from convswap.export.torch_module import SEED
 from convswap.graph.swap import swap
 from convswap.runtime.device import Device
 from convswap.runtime.sessions import CONVSWAP, make_session, run
+from op_sessions import onnx_outputs
 
 pytestmark = [pytest.mark.slow, pytest.mark.extended]
 
@@ -118,8 +118,7 @@ def images(*shape):
 
 
 def onnx_run(model, x):
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    return session.run(None, {"image": x})
+    return onnx_outputs(model, {"image": x})
 
 
 def float64_run(torch, module, x):

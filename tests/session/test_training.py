@@ -8,7 +8,6 @@ import sys
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from command_line import refusal
 from convswap.cli.main import main
@@ -20,6 +19,7 @@ from convswap.export.training import Recipe, recipe_for
 from convswap.models import NETWORKS, find, pack_weights, seeded_weights, unpack_weights
 from convswap.models.quantisation import dequantise, quantise
 from convswap.models.stored_weights import four_bit_parameters
+from op_sessions import onnx_outputs
 
 pytestmark = [pytest.mark.slow, pytest.mark.extended]
 
@@ -39,8 +39,7 @@ def fewer_test_images(monkeypatch):
 
 
 def onnx_run(model, images):
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    return session.run(None, {"image": images})[0]
+    return onnx_outputs(model, {"image": images})[0]
 
 
 @pytest.mark.parametrize("name", NETWORKS)
