@@ -10,8 +10,8 @@ from convswap.errors import ConvswapError
 
 
 @contextmanager
-def refused(words: str) -> Iterator[None]:
-    """Expect a ConvswapError of one line that matches the regular expression `words`."""
+def refused(words: str | None = None) -> Iterator[pytest.ExceptionInfo[ConvswapError]]:
+    """Expect a ConvswapError of one line that matches the regular expression `words`, and yield it."""
     with pytest.raises(ConvswapError, match=words) as raised:
-        yield
+        yield raised
     assert "\n" not in str(raised.value)

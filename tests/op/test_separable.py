@@ -7,6 +7,7 @@ import pytest
 from card_calls import ELEMENTS, assert_near, cast_to
 from convswap import _native
 from convswap.errors import ConvswapError
+from refused import refused
 
 CLIP = {"depthwise_activation": "Clip", "depthwise_activation_alpha": 0.0, "depthwise_activation_beta": 6.0}
 
@@ -135,9 +136,8 @@ def test_other_ranks_filters_and_groups_are_computed_too():
     ],
 )
 def test_what_does_not_fit_together_is_refused_in_a_line(arguments, words):
-    with pytest.raises(ConvswapError, match=words) as raised:
+    with refused(words):
         _native.Problem((1, 8, 9, 12), (4, 8, 1, 1), **arguments)
-    assert "\n" not in str(raised.value)
 
 
 def test_instruction_set_is_one_for_one_convolution():

@@ -24,6 +24,7 @@ from convswap.timing.sampler import BACK_TO_BACK, WARM_UPS
 from convswap.timing.single_node import single_node
 from convswap.timing.suites import SUITES
 from printed import printed
+from refused import refused
 from tuning_files import line, table, write
 
 __all__ = ["table"]
@@ -129,9 +130,8 @@ def test_regular_expression_keeps_the_layers_it_matches():
     ids=str,
 )
 def test_bad_argument_is_refused_in_one_line(arguments, message):
-    with pytest.raises(ConvswapError, match=message) as raised:
+    with refused(message):
         list(run_suite(**{"device": "cpu", **arguments}))
-    assert "\n" not in str(raised.value)
 
 
 def test_table_names_every_layer_and_the_versions_in_120_columns(rows):

@@ -16,6 +16,7 @@ from convswap.graph.swap import swap
 from convswap.planning.explain import explain
 from onnx import TensorProto, helper, numpy_helper
 from op_sessions import W, X, conv_model, make_session, run
+from refused import refused
 
 MEBIBYTE = 1024 * 1024
 CPU = ["CPUExecutionProvider"]
@@ -193,11 +194,9 @@ def refusal(path: Path) -> str:
     """Return the error for `path`; ONNX Runtime must refuse it too."""
     with pytest.raises(Exception, match=r"[Ee]xternal data"):
         onnxruntime.InferenceSession(path, providers=CPU)
-    with pytest.raises(ConvswapError) as caught:
+    with refused() as caught:
         swap(path)
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
+    return str(caught.value)
 
 
 def test_a_link_out_of_the_folder_of_a_model_that_is_no_link_is_refused(tmp_path):

@@ -26,6 +26,7 @@ from mxnet_files import (
     write_checkpoint,
 )
 from numpy_forward import convolve, dense, pool, softmax
+from refused import refused
 
 # float32 sums of at most a few hundred products of numbers near 1.
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-4}
@@ -214,11 +215,9 @@ def test_reshape_understands_the_codes_of_mxnet(tmp_path, shape, expected):
 
 
 def message_of(*arguments):
-    with pytest.raises(ConvswapError) as caught:
+    with refused() as caught:
         read_mxnet(*arguments)
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
+    return str(caught.value)
 
 
 @pytest.mark.parametrize(("size", "advice"), [(48, "--image-size 12 fits"), (2, "--image-size 12 fits")])

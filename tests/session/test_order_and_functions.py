@@ -9,9 +9,9 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 import swap_models as models
-from convswap.errors import ConvswapError
 from convswap.graph.swap import swap
 from convswap.planning.explain import explain
+from refused import refused
 from swap_models import ANY, text_model
 
 CPU = ["CPUExecutionProvider"]
@@ -119,9 +119,8 @@ def test_a_file_with_nodes_out_of_order_is_compared_and_explained(fuse, tmp_path
 def test_nodes_that_read_each_other_in_a_circle_are_an_error():
     model = backwards()
     model.graph.node[-1].input[0] = "n"
-    with pytest.raises(ConvswapError, match=r"is not a valid ONNX model: .*cycle") as error:
+    with refused(r"is not a valid ONNX model: .*cycle"):
         swap(model)
-    assert "\n" not in str(error.value)
 
 
 # Functions

@@ -387,11 +387,9 @@ def test_options_of_the_user_are_unchanged_and_can_be_used_again():
 
 
 def test_conv_that_is_quantised_away_is_named():
-    with pytest.raises(ConvswapError) as raised:
+    words = r"^1 of 1 Conv nodes would not run on convswap: 'conv1' on CPUExecutionProvider;.*convswap\.swap"
+    with refused(words):
         convswap.override_session(quantized(), providers=CPU)
-    message = str(raised.value)
-    assert message.startswith("1 of 1 Conv nodes would not run on convswap: 'conv1' on CPUExecutionProvider;")
-    assert "convswap.swap" in message and "\n" not in message
 
 
 def test_quantised_conv_runs_on_our_op_where_onnx_runtime_leaves_it():

@@ -13,11 +13,11 @@ import warnings
 import numpy as np
 import onnx
 import pytest
-from convswap.errors import ConvswapError
 from convswap.reference.evaluation import evaluate
 from numpy_forward import convolve, dense, pool, softmax
 from onnx import TensorProto, helper, numpy_helper
 from op_sessions import onnx_outputs
+from refused import refused
 from swap_models import ANY, IMAGE, INPUT_SHAPE, input_array, make_model, tensor_info, text_model, weights
 
 TOLERANCES = {"rtol": 1e-12, "atol": 1e-12}
@@ -448,10 +448,8 @@ def test_operator_without_a_float64_form_is_computed_in_float32_and_named():
 
 def test_model_that_nothing_can_evaluate_is_refused_in_one_line():
     model = text_model("y = nowhere.Mystery(x)", domains="nowhere")
-    with pytest.raises(ConvswapError) as raised:
+    with refused("Mystery"):
         evaluate(model, {"x": input_array(*INPUT_SHAPE)})
-    assert "\n" not in str(raised.value)
-    assert "Mystery" in str(raised.value)
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.int8])

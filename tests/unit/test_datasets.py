@@ -21,6 +21,7 @@ from convswap.errors import ConvswapError
 from data_server import serving
 from hypothesis import given
 from hypothesis import strategies as st
+from refused import refused
 
 REAL_DATA = os.environ.get("CONVSWAP_DATA")
 needs_fashion_mnist = pytest.mark.skipif(
@@ -132,10 +133,9 @@ def test_a_damaged_file_in_the_data_folder_is_named_with_both_hashes(
         "empty": b"",
     }[damage]
     (data_folder / "pixels.gz").write_bytes(content)
-    with pytest.raises(ConvswapError) as caught:
+    with refused() as caught:
         datasets.load("fashion-mnist", base_url="http://127.0.0.1:9/")
     message = str(caught.value)
-    assert "\n" not in message
     assert str(data_folder / "pixels.gz") in message
     assert hashlib.sha256(content).hexdigest() in message
     assert hashlib.sha256(intact).hexdigest() in message
@@ -162,10 +162,9 @@ def test_a_damaged_file_in_the_cache_is_downloaded_anew(small_set: Path, content
 
 
 def test_offline_is_one_line_that_says_where_to_put_the_files(small_set: Path) -> None:
-    with pytest.raises(ConvswapError) as caught:
+    with refused() as caught:
         datasets.load("fashion-mnist", base_url="http://no-such-host.invalid/here/")
     message = str(caught.value)
-    assert "\n" not in message
     assert "http://no-such-host.invalid/here/pixels.gz" in message
     assert str(small_set) in message
     assert "--data synthetic" in message
@@ -401,9 +400,8 @@ def test_an_idx_file_gives_back_its_array(array: np.ndarray) -> None:
     ],
 )
 def test_a_damaged_idx_file_is_named_with_the_reason(content: bytes, reason: str) -> None:
-    with pytest.raises(ConvswapError, match=f"^some.gz is no intact idx file: {reason}") as caught:
+    with refused(f"^some.gz is no intact idx file: {reason}"):
         read_idx(io.BytesIO(content), "some.gz", SMALL_LABELS.shape)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from convswap.comparison.compare import compare
 from convswap.errors import ConvswapError
 from convswap.graph.model_file import load_model
 from onnx import TensorProto, helper
+from refused import refused
 
 
 def model(**fields: str) -> onnx.ModelProto:
@@ -68,9 +69,8 @@ OTHER_FORMATS = {
 @pytest.mark.parametrize("kind", OTHER_FORMATS)
 def test_another_format_is_named_whatever_the_file_is_called(kind, tmp_path):
     (tmp_path / "m.onnx").write_bytes(OTHER_FORMATS[kind])
-    with pytest.raises(ConvswapError, match=rf"m\.onnx' is not an ONNX model: it is {kind}") as raised:
+    with refused(rf"m\.onnx' is not an ONNX model: it is {kind}"):
         load_model(tmp_path / "m.onnx")
-    assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize("identifier", ["ORTM", "TFL3"])

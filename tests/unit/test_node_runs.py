@@ -8,6 +8,7 @@ import pytest
 from convswap.errors import ConvswapError
 from convswap.profiling.recording import read_node_runs
 from convswap.profiling.records import NodeRun
+from refused import refused
 
 # Written by onnxruntime 1.31.1, shortened.
 EVENTS = [
@@ -72,9 +73,8 @@ def test_nodes_come_in_the_order_of_time_with_two_microseconds_for_what_was_cut_
     ["", "[{", '{"a": 1}', "[1]", '[{"cat": "Node", "name": "a_kernel_time", "ts": "x", "dur": 1}]'],
 )
 def test_a_damaged_profile_is_refused_in_one_line(tmp_path, content):
-    with pytest.raises(ConvswapError, match="ONNX Runtime's profile cannot be understood") as refusal:
+    with refused("ONNX Runtime's profile cannot be understood"):
         read_node_runs(written(tmp_path, content), 0, lambda time: time)
-    assert "\n" not in str(refusal.value)
 
 
 def test_a_missing_profile_is_refused(tmp_path):

@@ -39,12 +39,6 @@ def reasons(result) -> dict[str, str]:
     return {left.node: left.reason for left in result.not_swapped}
 
 
-def assert_one_line(error: pytest.ExceptionInfo) -> str:
-    message = str(error.value)
-    assert message and "\n" not in message
-    return message
-
-
 # The op itself
 
 
@@ -666,9 +660,8 @@ def test_truncated_model_is_an_error_wherever_it_is_cut(tmp_path):
     path = tmp_path / "model.onnx"
     for length in range(len(content)):
         path.write_bytes(content[:length])
-        with pytest.raises(ConvswapError) as error:
+        with refused("."):
             swap(path)
-        assert_one_line(error)
 
 
 def test_altered_bytes_give_a_model_or_a_clear_error(tmp_path):
