@@ -354,7 +354,9 @@ class _AlgorithmTrial:
             selected[number] = self._fastest(measured, planned=names_at_batch[0])
             if selected[number] != names_at_batch[0]:
                 times[number] = measured[selected[number]]
-            tuning_lines.append(self._entry(number, selected[number], measured).line())
+            problem = conv.problems[number].text
+            entry = TuningEntry.measured(self._device.name, problem, selected[number], measured)
+            tuning_lines.append(entry.line())
         all_times = {**conv.times, conv.convswap_variant: tuple(times)}
         measurement = Measurement(conv.measurement.precision, conv.measurement.errors, all_times)
         return replace(
@@ -401,12 +403,3 @@ class _AlgorithmTrial:
     @functools.cached_property
     def _inputs(self) -> InputsByBatch:
         return self._context.inputs(self._conv.segment)
-
-    def _entry(self, number: int, algorithm: str, times: Mapping[str, float]) -> TuningEntry:
-        return TuningEntry(
-            device=_native.tuning_device(self._device.name),
-            version=_native.__version__,
-            problem=self._conv.problems[number].text,
-            algorithm=algorithm,
-            milliseconds=times,
-        )

@@ -163,7 +163,8 @@ def _measured(report: Progress) -> tuple[Calibration, TuningEntry]:
         rms_after=root_mean_square(residuals_of(times, with_factors(factors))),
         table=Path(),
     )
-    return calibration, _entry(named)
+    entry = TuningEntry.measured("cuda", _native.calibration_problem, AUTO, {AUTO: 1.0, **named})
+    return calibration, entry
 
 
 def factor_names(times: Sequence[EstimatedTimes]) -> list[str]:
@@ -237,13 +238,3 @@ def _tilings(problem: _native.Problem) -> dict[str, tuple[str, Sequence[str]]]:
         if first["milliseconds"] is not None:
             found[entry.name] = (first["tiling"], first["kernels"])
     return found
-
-
-def _entry(factors: Mapping[str, float]) -> TuningEntry:
-    return TuningEntry(
-        device=_native.tuning_device("cuda"),
-        version=_native.__version__,
-        problem=_native.calibration_problem,
-        algorithm=AUTO,
-        milliseconds={AUTO: 1.0, **factors},
-    )

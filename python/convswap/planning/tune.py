@@ -268,7 +268,8 @@ def _measure_groups(
             break
         report(f"measuring problem {number} of {len(groups)}: {_names(group)}")
         tuned = _measure(group, device, algorithm, runs, seconds)
-        table.add(_entry(tuned, device))
+        medians = {name: each.median for name, each in tuned.times.items()}
+        table.add(TuningEntry.measured(device.name, tuned.problem, tuned.best, medians))
         measured.append(tuned)
     return measured
 
@@ -293,16 +294,6 @@ def _measure(
                 f"it cannot be measured: {error}; if memory is short, give a smaller batch"
             ) from error
     return TunedProblem(tuple(conv.layer.name for conv in group), problem.text, times, compared)
-
-
-def _entry(tuned: TunedProblem, device: Device) -> TuningEntry:
-    return TuningEntry(
-        device=_native.tuning_device(device.name),
-        version=_native.__version__,
-        problem=tuned.problem,
-        algorithm=tuned.best,
-        milliseconds={name: each.median for name, each in tuned.times.items()},
-    )
 
 
 def _notes(device: Device, not_measured: Sequence[Sequence[PlannedConv]]) -> Iterable[str]:

@@ -39,6 +39,13 @@ class TuningEntry:
     algorithm: str
     milliseconds: Mapping[str, float]
 
+    @classmethod
+    def measured(
+        cls, device: str, problem: str, algorithm: str, milliseconds: Mapping[str, float]
+    ) -> TuningEntry:
+        """Return the entry of a measurement by this version on "cpu" or "cuda"."""
+        return cls(_native.tuning_device(device), _native.__version__, problem, algorithm, milliseconds)
+
     def line(self) -> str:
         """Return the entry as the planner reads it, without the line feed."""
         times = sorted(self.milliseconds.items(), key=lambda item: item[1])
