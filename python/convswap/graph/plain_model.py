@@ -82,16 +82,14 @@ def plain_model(model: ir.Model) -> ir.Model:
         opset = next((body.opset_imports[name] for name in ONNX_DOMAINS if name in body.opset_imports), 1)
         body.opset_imports.pop(DOMAIN, None)
         for node in list(ir.traversal.RecursiveGraphIterator(body.graph)):
-            if _is_older(node, opset):
-                _replace(node, expand_layer_norm(ir.to_proto(node), opset, _element_type(node, constants)))
-            elif is_convswap_conv(node) or is_operator_of_onnx(node):
+            if _is_in_onnx(node, opset):
                 node.domain = ""
                 for name in CONVSWAP_ATTRIBUTES:
                     node.attributes.pop(name, None)
-            elif is_convswap_op(node) or is_quant_op(node):
+            elif (
+                is_convswap_op(node) or is_quant_op(node) or is_layout_pool(node) or is_operator_of_onnx(node)
+            ):
                 _expand(node, opset, constants)
-            elif is_layout_pool(node):
-                _replace(node, expand_layout_pool(ir.to_proto(node), opset))
     return copy
 
 
@@ -105,23 +103,24 @@ def plain_nodes(
     Raises:
         ConvswapError: see `plain_model`.
     """
+    if _is_in_onnx(node, opset):
+        plain = copy_of(node)
+        plain.domain = ""
+        for index in reversed(range(len(plain.attribute))):
+            if plain.attribute[index].name in CONVSWAP_ATTRIBUTES:
+                del plain.attribute[index]
+        return [plain]
     if is_layout_pool(node):
         return expand_layout_pool(node, opset)
-    if _is_older(node, opset):
+    if is_operator_of_onnx(node):
         return expand_layer_norm(node, opset, element_type)
-    if not (is_convswap_conv(node) or is_operator_of_onnx(node)):
-        return expand_fused(node, opset, element_type, shapes)
-    plain = copy_of(node)
-    plain.domain = ""
-    for index in reversed(range(len(plain.attribute))):
-        if plain.attribute[index].name in CONVSWAP_ATTRIBUTES:
-            del plain.attribute[index]
-    return [plain]
+    return expand_fused(node, opset, element_type, shapes)
 
 
-def _is_older(node: onnx.NodeProto | ir.Node, opset: int) -> bool:
-    """Return whether `node` is a LayerNormalization of the library in an opset without ONNX's."""
-    return is_operator_of_onnx(node) and node.op_type == LAYER_NORM_OP and opset < _LAYER_NORM_SINCE
+def _is_in_onnx(node: onnx.NodeProto | ir.Node, opset: int) -> bool:
+    """Return whether the op of `node`, without attributes of convswap, is an operator of ONNX in `opset`."""
+    is_older = node.op_type == LAYER_NORM_OP and opset < _LAYER_NORM_SINCE
+    return is_convswap_conv(node) or (is_operator_of_onnx(node) and not is_older)
 
 
 def count_swapped(model: ir.Model) -> int:
@@ -154,7 +153,7 @@ def count_convolutions(node: onnx.NodeProto) -> int:
 
 
 def _expand(node: ir.Node, opset: int, constants: Constants) -> None:
-    """Replace `node`, a FusedConv, LayoutConv or QuantConv, by ONNX nodes in its graph."""
+    """Replace `node` by ONNX nodes in its graph; the last of them has its output."""
     values = {value.name: value for value in node.inputs if value is not None}
     shapes: dict[str, Sequence[int | None]] = {}
     for name, value in values.items():
@@ -165,15 +164,9 @@ def _expand(node: ir.Node, opset: int, constants: Constants) -> None:
         types = [_code_type(node.inputs[index], constants) for index in (0, 3)]
         nodes = expand_quantised(ir.to_proto(node), opset, types[0], types[1], shapes)
     else:
-        nodes = expand_fused(ir.to_proto(node), opset, _element_type(node, constants), shapes)
-    _replace(node, nodes)
-
-
-def _replace(node: ir.Node, plain: Iterable[onnx.NodeProto]) -> None:
-    """Replace `node` by ONNX nodes in its graph; the last of them has its output."""
-    values = {value.name: value for value in node.inputs if value is not None}
+        nodes = plain_nodes(ir.to_proto(node), opset, _element_type(node, constants), shapes)
     expanded = []
-    for proto in plain:
+    for proto in nodes:
         expanded.append(
             ir.Node(
                 "",
