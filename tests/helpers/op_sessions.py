@@ -147,6 +147,14 @@ def make_session(
     return session
 
 
+def check_shape(model: bytes, expected: Sequence[int | str | None], device: str = "cpu") -> None:
+    """Compare the shape of the output that a session declares; None stands for an extent of any name."""
+    (output,) = make_session(model, device).get_outputs()
+    assert len(output.shape) == len(expected)
+    for extent, known in zip(output.shape, expected, strict=True):
+        assert isinstance(extent, str) if known is None else extent == known
+
+
 def run(session: onnxruntime.InferenceSession, x: np.ndarray, **inputs: np.ndarray) -> np.ndarray:
     return session.run(None, {"x": x, **inputs})[0]
 
