@@ -10,6 +10,7 @@ from command_line import only_line_of_refusal
 from convswap import _native
 from convswap.cli.main import main
 from convswap.errors import ConvswapError
+from convswap.runtime import tuning
 from convswap.runtime.device import Device
 from convswap.runtime.tuning import read_table
 from convswap.timing.timed_conv import TimedConv
@@ -97,9 +98,9 @@ print(_native.cuda_devices()[0]["cost_table"], tiling["milliseconds"], sep="|")
 def calibrate(monkeypatch, table):
     """Return the module, on whose card memory is 1.5 times and tiled 0.8 times as slow as in the table."""
     module = importlib.import_module("convswap.planning.calibrate")
-    for name in ("calibrate", "fitting"):
-        planning = importlib.import_module(f"convswap.planning.{name}")
-        monkeypatch.setattr(planning, "_native", PlannedCard(CARD))
+    for name in ("planning.calibrate", "planning.fitting", "runtime.tuning"):
+        importing = importlib.import_module(f"convswap.{name}")
+        monkeypatch.setattr(importing, "_native", PlannedCard(CARD))
     monkeypatch.setattr(module, "choose_device", lambda: Device("cuda", "asked for", CARD))
     monkeypatch.setattr(module, "_RULE", module.StoppingRule(1, 1, 0, 1))
     monkeypatch.setattr(TimedConv, "tensors", lambda case: {})
@@ -149,7 +150,8 @@ def test_a_card_of_each_kind_in_a_cluster_is_calibrated_into_one_table(
 ):
     def enter(name):
         card = PlannedCard({**CARD, "name": name})
-        monkeypatch.setattr(calibrate, "_native", card)
+        for module in (calibrate, tuning):
+            monkeypatch.setattr(module, "_native", card)
 
     PretendCluster(["card 1", "card 2", "card 1"], enter).connect(monkeypatch, calibrate)
     file = tmp_path / "factors.json"
