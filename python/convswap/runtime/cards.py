@@ -10,20 +10,23 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from convswap.errors import ConvswapError, is_integer
+from convswap.errors import ConvswapError
 
 # The version file of the driver's kernel module, for machines without nvidia-smi, such as many containers.
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
+# Compute capabilities that kernels are compiled for: 7.5, the oldest, up to what a card may have one day.
+_CAPABILITIES = range(75, 200)
 
 
 def as_capability(value: int | float | str, name: str = "compute capability") -> int:
-    """Return 90 for 90, 9.0, "9.0" and "90"; raise ConvswapError if that is not a compute capability."""
-    if is_integer(value):
-        return int(value)
+    """Return 90 for 90, 9.0, "9.0" and "90"; raise ConvswapError if it is none from 7.5 on."""
     match = re.fullmatch(r"(\d{1,2})\.?(\d)", str(value))
     if match is None:
         raise ConvswapError(f"{name} {value!r}: expected one such as 8.0 or 9.0")
-    return int(match[1] + match[2])
+    capability = int(match[1] + match[2])
+    if capability not in _CAPABILITIES:
+        raise ConvswapError(f"{name} {capability / 10:.1f}: expected one from 7.5 on, such as 9.0")
+    return capability
 
 
 def cuda_cards(native: ModuleType | None) -> list[Mapping[str, Any]]:

@@ -62,15 +62,7 @@ def choose_device(name: str | None = None) -> Device:
 
 
 def absent_card(compute_capability: int) -> Device:
-    """Return a typical card of a compute capability (90 for 9.0), for planning only.
-
-    Raises:
-        ConvswapError: there are no such cards.
-    """
-    if not 50 <= compute_capability <= 199:
-        raise ConvswapError(
-            f"compute capability {compute_capability / 10:.1f} is none: give one such as 8.0 or 9.0"
-        )
+    """Return a typical card of a compute capability (90 for 9.0), for planning only."""
     name = f"a typical card of compute capability {compute_capability / 10:.1f}"
     return Device("cuda", "planned for, not here", {"name": name, "compute_capability": compute_capability})
 
