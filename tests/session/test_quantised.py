@@ -16,7 +16,7 @@ from convswap.graph.layout.choose import change_layouts
 from convswap.graph.names import node_names
 from convswap.graph.plain_model import count_swapped, plain_model
 from convswap.graph.serialisation import from_proto
-from convswap.graph.swap import NOT_FUSED, SwapResult, swap
+from convswap.graph.swap import NOT_FUSED, QUANTISED_ON_CPU, SwapResult, swap
 from convswap.graph.value_types import ValueTypes
 from convswap.reference.evaluation import evaluate
 from layout_models import RandomCosts
@@ -200,6 +200,11 @@ def test_model_optimizer_form_is_recognised():
 def test_note_says_that_quantised_convs_need_to_be_fused():
     original = models.model_optimizer_net()
     assert NOT_FUSED in swap(original).notes and NOT_FUSED not in swap(original, fuse=True).notes
+
+
+def test_notes_about_the_cpu_are_for_the_cpu():
+    result = swap(models.model_optimizer_net(), fuse=True)
+    assert result.notes_on("cpu") == result.notes == (QUANTISED_ON_CPU,) and result.notes_on("cuda") == ()
 
 
 def test_other_readers_of_a_float_result_keep_it():

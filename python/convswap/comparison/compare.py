@@ -367,7 +367,7 @@ def _notes(
         yield compared_outputs.reference_note
     if not options.time_layers:
         yield "the Convs were not timed alone, as asked"
-    yield from (note for note in compared.swapping.notes if note != FLOAT16_ON_CPU)
+    yield from (note for note in compared.swapping.notes_on(compared.device.name) if note != FLOAT16_ON_CPU)
     change = compared.swapping.layout
     if change is not None:
         yield from change.lines()

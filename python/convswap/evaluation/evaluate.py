@@ -164,7 +164,7 @@ def _prepared(
     models = {"default": as_split(tested.plain), "convswap": as_split(swapping.model)}
     sides = {"default": DEFAULT, "convswap": convswap_side(device, options.precision)}
     job = Job(samples, models, sides, device, batch, fixed, inputs[0].name if inputs else "", table)
-    notes = [*shape_notes(declared_inputs(tested.model), inputs, batch), *swapping.notes]
+    notes = [*shape_notes(declared_inputs(tested.model), inputs, batch), *swapping.notes_on(device.name)]
     if device.name == "cpu" and device.reason != "asked for":
         notes.append(f"on the CPU, against the default CPU provider: {device.reason}")
     if samples.class_names and data not in DATA:

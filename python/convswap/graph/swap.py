@@ -61,6 +61,7 @@ NOT_FUSED = "quantised Convs compute floating-point numbers: fuse makes them Qua
 QUANTISED_ON_CPU = (
     "QuantConv is for cards: on the CPU ONNX Runtime's own kernels for quantised models are far faster"
 )
+_NOTES_ON_CPU = (FLOAT16_ON_CPU, QUANTISED_ON_CPU)
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,10 @@ class SwapResult:
     def nchw_model(self) -> ir.Model:
         """The swapped model before tensors became NHWC; `model` if none did."""
         return self.model if self.nchw is None else self.nchw
+
+    def notes_on(self, device: str) -> tuple[str, ...]:
+        """Return the notes that matter on "cpu" or "cuda"."""
+        return tuple(note for note in self.notes if device == "cpu" or note not in _NOTES_ON_CPU)
 
     def to_proto(self) -> onnx.ModelProto:
         """Return the swapped model as a protobuf message; external data remain references to their files."""
@@ -159,7 +164,6 @@ def swap(
     quantise: bool = True,
     layout: str | None = None,
     batch: int = 1,
-    leave: str | None = None,
 ) -> SwapResult:
     """Return a copy of `model` in which the library's op replaces every Conv that the library supports.
 
@@ -206,7 +210,6 @@ def swap(
             them; "auto" where it is estimated to gain on the card of this machine. `only` does not limit it.
             The default is "nhwc" if quantised convolutions were swapped, else "nchw".
         batch: for "auto", the extent of first axes that the model leaves open.
-        leave: the reason for which Convs stay that were not swapped before; by default they are swapped.
 
     Raises:
         ConvswapError: the model cannot be read, has no Conv that can be swapped, or an argument is not known.
@@ -224,7 +227,7 @@ def swap(
         return pattern.search(name) is not None
 
     def reason_unselected(name: str) -> str | None:
-        return leave if is_selected(name) else f"its name does not match {pattern.pattern!r}"
+        return None if is_selected(name) else f"its name does not match {pattern.pattern!r}"
 
     swapping = _swap_nodes(
         model,
@@ -272,7 +275,10 @@ def swap_to_run(
     precision asks for more.
     """
     asks_for_more = algorithm != "auto" or only is not None or fuse or layout is not None
-    leave = "the file leaves it" if count_swapped(model) and not asks_for_more else None
+    if count_swapped(model) and not asks_for_more:
+        return _swap_nodes(model, lambda _: NodeChoice(), lambda _: "the file leaves it", fuses=False).result(
+            ()
+        )
     return swap(
         model,
         algorithm=algorithm,
@@ -281,7 +287,6 @@ def swap_to_run(
         fuse=fuse,
         layout=layout,
         batch=batch,
-        leave=leave,
     )
 
 
