@@ -27,6 +27,9 @@
 #include <vector>
 
 // CUDA's built-in types.
+struct alignas(4) short2 {
+  short x, y;
+};
 struct alignas(8) int2 {
   int x, y;
 };

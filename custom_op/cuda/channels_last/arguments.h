@@ -98,7 +98,7 @@ struct SharedOffsets {
   Offset<unsigned char> pixels, weights;
   Offset<unsigned char> results;       // the staged tiles of each consumer warpgroup; see stages_in_place
   Offset<unsigned char> partial_sums;  // of the block's accumulator tiles, from each other block
-  Offset<unsigned char> discard;       // a row for results at positions without an output
+  Offset<unsigned char> discard;       // a row for codes and 16-bit results at positions without an output
   Offset<short> result_rows;           // row of a result chunk, or kNoOutput, for each position of a tile
   Offset<short> range_pairs;           // of codes, for each position of the tiles of both warpgroups
   Offset<unsigned char> code_table;    // of codes: a code of y for each code of a sum

@@ -587,6 +587,19 @@ __device__ inline void activate_results(const Arguments<Element>& problem,
   });
 }
 
+// Calls use(i, rows) for i from 0 to kCount - 1 with rows = read(i). Reading two ahead hides the latency: the
+// compiler moves no read before an access in use().
+template <int kCount, typename Read, typename Use>
+__device__ inline void with_rows_read_ahead(Read read, Use use) {
+  constexpr int kAhead = 2;
+  decltype(read(0)) rows[kCount];
+#pragma unroll
+  for (int i = 0; i < kCount + kAhead; ++i) {
+    if (i < kCount) rows[i] = read(i);
+    if (i >= kAhead) use(i - kAhead, rows[i - kAhead]);
+  }
+}
+
 // Where a lane's results are in a staged result chunk with rows of 64 filters.
 template <typename Element>
 class StagedResults {
@@ -596,15 +609,18 @@ class StagedResults {
         tile_(shared_address(staged)),
         discard_(shared_address(shared_memory_at(problem.shared.discard)) + threadIdx.x % 8 * 16) {}
 
-  // The row, of the lane's matrix, of the four matrices of accumulator tiles t and t + 1. Matrix i has
+  // The result row of the lane's row of the four matrices of accumulator tiles t and t + 1. Matrix i has
   // filters 8 (i % 2) to 8 (i % 2) + 7 of the warp at the positions of tile t + i / 2. Without a second tile
   // its matrices are discarded.
-  __device__ SharedAddress matrix_row(int t, bool has_second) const {
-    const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32 % 4;
-    const int matrix = lane / 8;
-    const int position = (t + matrix / 2) * kAccumulatorTileColumns + lane % 8;
-    const int row = matrix / 2 == 0 || has_second ? result_rows_[position] : kNoOutput;
-    return row == kNoOutput ? discard_ : tile_ + swizzled(row, static_cast<unsigned>(warp * 2 + matrix % 2));
+  __device__ int result_row(int t, bool has_second) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32, tile_of_pair = lane / 16;
+    if (tile_of_pair == 1 && !has_second) return kNoOutput;
+    return result_rows_[(t + tile_of_pair) * kAccumulatorTileColumns + lane % 8];
+  }
+
+  __device__ SharedAddress matrix_row(int result_row) const {
+    const unsigned warp = threadIdx.x / 32 % 4, matrix = threadIdx.x % 32 / 8;
+    return result_row == kNoOutput ? discard_ : tile_ + swizzled(result_row, warp * 2 + matrix % 2);
   }
 
  private:
@@ -621,7 +637,7 @@ __device__ inline void add_residual(const Arguments<Element>& problem, unsigned 
   for (int t = 0; t < kAccumulatorTiles; t += 2) {
     const bool has_second = t + 1 < kAccumulatorTiles;
     unsigned residual[4];
-    load_transposed_matrices(residual, results.matrix_row(t, has_second));
+    load_transposed_matrices(residual, results.matrix_row(results.result_row(t, has_second)));
 #pragma unroll
     for (int i = 0; i < (has_second ? 4 : 2); ++i) {
       accumulators[t + i / 2][i % 2 * 2] += unpack_low<Element>(residual[i]);
@@ -635,17 +651,18 @@ template <typename Element, int kAccumulatorTiles>
 __device__ inline void stage_results(const Arguments<Element>& problem, unsigned char* staged,
                                      const float (&accumulators)[kAccumulatorTiles][4]) {
   const StagedResults<Element> results(problem, staged);
+  const auto has_second = [](int pair) { return 2 * pair + 1 < kAccumulatorTiles; };
+  with_rows_read_ahead<(kAccumulatorTiles + 1) / 2>(
+      [&](int pair) { return results.result_row(2 * pair, has_second(pair)); },
+      [&](int pair, int row) {
+        unsigned words[4];
 #pragma unroll
-  for (int t = 0; t < kAccumulatorTiles; t += 2) {
-    const bool has_second = t + 1 < kAccumulatorTiles;
-    unsigned words[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float (&values)[4] = accumulators[has_second ? t + i / 2 : t];
-      words[i] = pack_rounded<Element>(values[i % 2 * 2], values[i % 2 * 2 + 1]);
-    }
-    store_transposed_matrices(results.matrix_row(t, has_second), words);
-  }
+        for (int i = 0; i < 4; ++i) {
+          const float (&values)[4] = accumulators[2 * pair + (has_second(pair) ? i / 2 : 0)];
+          words[i] = pack_rounded<Element>(values[i % 2 * 2], values[i % 2 * 2 + 1]);
+        }
+        store_transposed_matrices(results.matrix_row(row), words);
+      });
 }
 
 // The same for float32: a warp has half of the 32 filters of a result chunk. The stores have no bank
@@ -655,49 +672,57 @@ class StagedResults<float> {
  public:
   __device__ StagedResults(const Arguments<float>& problem, unsigned char* staged)
       : result_rows_(shared_memory_at(problem.shared.result_rows)),
-        tile_(shared_address(staged) + threadIdx.x % 32 / 4 % 4 * 4),
-        discard_(shared_address(shared_memory_at(problem.shared.discard)) + threadIdx.x % 32 * 4) {}
+        tile_(shared_address(staged) + threadIdx.x % 32 / 4 % 4 * 4) {}
 
-  // The addresses of a lane's accumulators of a tile.
-  __device__ void find(int tile, SharedAddress (&addresses)[4]) const {
+  // The result rows of the lane's two positions of an accumulator tile.
+  __device__ short2 result_rows(int tile) const {
+    const int position = tile * kAccumulatorTileColumns + static_cast<int>(threadIdx.x) % 4 * 2;
+    return *reinterpret_cast<const short2*>(result_rows_ + position);
+  }
+
+  // Calls use(i, is_output, address) for each of the lane's accumulators of a tile. Where there is no output,
+  // the address is one of the first row.
+  template <typename Use>
+  __device__ void for_each(short2 result_rows, Use use) const {
     const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 2;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int row = result_rows_[tile * kAccumulatorTileColumns + static_cast<int>(lane) % 4 * 2 + i];
-      addresses[i] = row == kNoOutput ? discard_ : tile_ + swizzled(row, warp * 4 + lane / 16);
-      addresses[2 + i] = addresses[i] ^ 32;  // eight filters, two units, further on
+      const int row = i == 0 ? result_rows.x : result_rows.y;
+      const SharedAddress address = tile_ + swizzled(max(row, 0), warp * 4 + lane / 16);
+      use(i, row != kNoOutput, address);
+      use(2 + i, row != kNoOutput, address ^ 32);  // eight filters, two units, further on
     }
   }
 
  private:
   const short* const result_rows_;
-  const SharedAddress tile_, discard_;
+  const SharedAddress tile_;
 };
 
 template <int kAccumulatorTiles>
 __device__ inline void add_residual(const Arguments<float>& problem, unsigned char* staged,
                                     float (&accumulators)[kAccumulatorTiles][4]) {
   const StagedResults<float> results(problem, staged);
-#pragma unroll
-  for (int t = 0; t < kAccumulatorTiles; ++t) {
-    SharedAddress addresses[4];
-    results.find(t, addresses);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) accumulators[t][i] += load_shared_at(addresses[i]);
-  }
+  with_rows_read_ahead<kAccumulatorTiles>([&](int t) { return results.result_rows(t); },
+                                          [&](int t, short2 rows) {
+                                            // What is added where there is no output is not stored.
+                                            results.for_each(rows, [&](int i, bool, SharedAddress address) {
+                                              accumulators[t][i] += load_shared_at(address);
+                                            });
+                                          });
 }
 
 template <int kAccumulatorTiles>
 __device__ inline void stage_results(const Arguments<float>& problem, unsigned char* staged,
                                      const float (&accumulators)[kAccumulatorTiles][4]) {
   const StagedResults<float> results(problem, staged);
-#pragma unroll
-  for (int t = 0; t < kAccumulatorTiles; ++t) {
-    SharedAddress addresses[4];
-    results.find(t, addresses);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) store_shared_at(addresses[i], __float_as_uint(accumulators[t][i]));
-  }
+  with_rows_read_ahead<kAccumulatorTiles>(
+      [&](int t) { return results.result_rows(t); },
+      [&](int t, short2 rows) {
+        results.for_each(rows, [&](int i, bool is_output, SharedAddress address) {
+          store_shared_at_if(is_output, address, __float_as_uint(accumulators[t][i]));
+        });
+      });
 }
 
 // Byte offset of 16-byte unit `unit` of row `row` in a matrix with rows of 64 bytes and TMA's 64-byte
