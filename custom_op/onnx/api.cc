@@ -1,5 +1,6 @@
 #include "onnx/api.h"
 
+#include <cstdio>
 #include <new>
 
 #include "conv/error.h"
@@ -17,6 +18,12 @@ OrtStatus* make_status(const OrtApi& api, OrtErrorCode code, const std::string& 
 }
 
 }  // namespace
+
+bool is_at_least(const OrtApiBase& base, uint32_t minor) {
+  unsigned major = 0, its_minor = 0;
+  if (std::sscanf(base.GetVersionString(), "%u.%u", &major, &its_minor) != 2) return false;
+  return major > 1 || its_minor >= minor;
+}
 
 void check(const OrtApi& api, OrtStatus* status) {
   if (status == nullptr) return;

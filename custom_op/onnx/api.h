@@ -28,6 +28,10 @@ class OnnxRuntimeError : public std::runtime_error {
   OrtErrorCode code_;
 };
 
+// True for ONNX Runtime 1.`minor` and newer. Not by GetApi(): for an unknown version it writes an error to
+// the log.
+bool is_at_least(const OrtApiBase& base, uint32_t minor);
+
 // Throws OnnxRuntimeError if `status` is an error; releases it in either case.
 void check(const OrtApi& api, OrtStatus* status);
 

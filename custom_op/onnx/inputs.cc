@@ -31,7 +31,7 @@ std::string missing_message(Input input) {
 }
 
 // True for the input of a quantised node that stands for an absent residual in front of present inputs: a
-// constant of shape (0). ONNX Runtime up to 1.23.2 fails at an input without a name.
+// constant of shape (0), which `swap` writes.
 bool is_placeholder(const OrtApi& api, const OrtKernelInfo* info, OpKind op, size_t index) {
   if (op != OpKind::quant || inputs_of(op)[index] != kZ) return false;
   const OrtValue* const constant = constant_input(api, info, index);

@@ -1,7 +1,6 @@
 #include "onnx/memory.h"
 
 #include <cstdint>
-#include <cstdio>
 #include <cstring>
 #include <exception>
 #include <new>
@@ -80,10 +79,7 @@ void ArenaMemory::allocate(size_t bytes) {
 }
 
 bool lends_scratch(const OrtApiBase& base) {
-  // Not by GetApi(18): for an unknown version it writes an error to the log.
-  unsigned major = 0, minor = 0;
-  if (std::sscanf(base.GetVersionString(), "%u.%u", &major, &minor) != 2) return false;
-  return major > 1 || minor >= kScratchSince;
+  return is_at_least(base, kScratchSince);
 }
 
 Scratch::Scratch(const OrtApiBase& base, const OrtApi& api, const OrtKernelContext* context,

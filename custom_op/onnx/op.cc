@@ -161,7 +161,9 @@ ConvOp::ConvOp(const OpVariant& op_variant) : variant(op_variant) {
   CreateKernelV2 = create_kernel;
   KernelComputeV2 = compute;
   KernelDestroy = [](void* kernel) { delete static_cast<ConvKernel*>(kernel); };
-  InferOutputShapeFn = infer_shape;
+  // Before it calls the function, ONNX Runtime up to 1.23 reads the types of all inputs, and ends the process
+  // at one without a name, as an absent bias before a residual is.
+  if (op_variant.op == OpKind::conv || is_at_least(op_variant.base, 24)) InferOutputShapeFn = infer_shape;
 }
 
 }  // namespace convswap

@@ -63,6 +63,12 @@ def test_every_element_type_is_computed(name):
     check(make_session(f"{name}.onnx").run(None, feeds(arrays))[0], arrays)
 
 
+@pytest.mark.parametrize("name", INDEX["fused"])
+def test_inputs_may_be_absent_before_present_ones(name):
+    arrays = np.load(FILES / f"{name}.npz")
+    check(make_session(f"{name}.onnx").run(None, feeds(arrays))[0], arrays)
+
+
 def test_symbolic_dimensions_are_named_and_take_every_shape():
     session = make_session("symbolic.onnx")
     batch, filters, height, width = session.get_outputs()[0].shape
