@@ -93,9 +93,16 @@ struct Barrier {
   int generation = 0;
 };
 
-struct Warp {
+// Lanes that a __..._sync() function names and that meet there. Groups of different lanes meet independently.
+struct LaneGroup {
   Barrier barrier;
-  unsigned values[32];  // operand of a shuffle or reduction, by lane
+  unsigned lanes = 0;
+};
+
+struct Warp {
+  unsigned running = 0;  // lanes whose threads exist and have not ended
+  LaneGroup groups[32];  // by their first lane
+  unsigned values[32];   // operand of a shuffle or reduction, by lane
   unsigned a[32][4], b[32][2];
 };
 
@@ -121,6 +128,7 @@ struct NamedBarrier {
 
 struct Block {
   uint3 index;
+  int running = 0;            // threads
   NamedBarrier barriers[17];  // the last is that of __syncthreads
 };
 inline std::vector<Block> blocks;           // that run together
@@ -155,18 +163,36 @@ inline int rank() { return current / block_fibers; }  // of the block in the clu
 inline Block& block() { return blocks[rank()]; }
 inline Warp& warp() { return warps[current / 32]; }
 
+inline void release(Barrier& barrier) {
+  barrier.arrived = 0;
+  ++barrier.generation;
+}
+
 inline void arrive_and_wait(Barrier& barrier, int threads) {
   const int generation = barrier.generation;
   if (++barrier.arrived == threads) {
-    barrier.arrived = 0;
-    ++barrier.generation;
+    release(barrier);
   } else {
     while (barrier.generation == generation) yield();
   }
   made_progress = true;
 }
 
-inline void sync_warp() { arrive_and_wait(warp().barrier, 32); }
+[[noreturn]] inline void fail(const char* message) {
+  std::printf("%s in block (%u, %u)\n", message, block().index.x, block().index.y);
+  std::fflush(stdout);
+  std::_Exit(1);  // not exit(): destructors of globals would free the stack in use
+}
+
+// Waits for the other lanes of `lanes`; those whose threads have ended do not count.
+inline void sync_lanes(unsigned lanes) {
+  if ((lanes >> lane() & 1) == 0) fail("a lane outside of its mask");
+  LaneGroup& group = warp().groups[std::countr_zero(lanes)];
+  group.lanes = lanes;
+  arrive_and_wait(group.barrier, std::popcount(lanes & warp().running));
+}
+
+inline void sync_warp() { sync_lanes(~0u); }
 
 inline void sync_warpgroup() { arrive_and_wait(warpgroups[current / 128].barrier, 128); }
 
@@ -194,7 +220,26 @@ inline bool sync_named_barrier(int number, int threads, bool predicate) {
 
 inline int block_threads() { return static_cast<int>(block_size.x * block_size.y * block_size.z); }
 
-inline bool sync_block(bool predicate) { return sync_named_barrier(16, block_threads(), predicate); }
+// __syncthreads, which from compute capability 7.0 on does not wait for threads that have ended.
+inline bool sync_block(bool predicate) { return sync_named_barrier(16, block().running, predicate); }
+
+// Ends the current thread, and releases those that waited for it alone.
+inline void end_thread() {
+  NamedBarrier& named = block().barriers[16];
+  if (--block().running == named.barrier.arrived && named.barrier.arrived > 0) {
+    named.result = named.predicate;
+    named.predicate = true;
+    release(named.barrier);
+  }
+  Warp& its = warp();
+  its.running &= ~(1u << lane());
+  for (LaneGroup& group : its.groups) {
+    Barrier& barrier = group.barrier;
+    if (barrier.arrived > 0 && barrier.arrived == std::popcount(group.lanes & its.running)) release(barrier);
+  }
+  fibers[current].done = true;
+  made_progress = true;
+}
 
 // The cluster's barrier, at which every thread arrives once.
 inline void arrive_at_cluster() {
@@ -206,22 +251,38 @@ inline void wait_for_cluster() {
   made_progress = true;
 }
 
-// Reduces a value over the lanes of the warp.
+// Reduces a value over the lanes of a mask.
 template <typename Combine>
-unsigned reduce_warp(unsigned value, Combine combine) {
+unsigned reduce_lanes(unsigned lanes, unsigned value, Combine combine) {
   Warp& w = warp();
   w.values[lane()] = value;
-  sync_warp();
-  unsigned result = w.values[0];
-  for (int other = 1; other < 32; ++other) result = combine(result, w.values[other]);
-  sync_warp();
+  sync_lanes(lanes);
+  unsigned result = value;
+  for (int other = 0; other < 32; ++other) {
+    if (other != lane() && (lanes & w.running) >> other & 1) result = combine(result, w.values[other]);
+  }
+  sync_lanes(lanes);
   return result;
 }
 
-[[noreturn]] inline void fail(const char* message) {
-  std::printf("%s in block (%u, %u)\n", message, block().index.x, block().index.y);
-  std::fflush(stdout);
-  std::_Exit(1);  // not exit(): destructors of globals would free the stack in use
+// The value of lane `from`, or the lane's own if there is no such lane in its segment of `width` lanes.
+template <typename T>
+  requires(sizeof(T) == sizeof(unsigned))
+T shuffle(unsigned lanes, T value, int from, int width) {
+  Warp& w = warp();
+  w.values[lane()] = std::bit_cast<unsigned>(value);
+  sync_lanes(lanes);
+  const bool is_inside = from >= 0 && from / width == lane() / width;
+  const T received = std::bit_cast<T>(w.values[is_inside ? from : lane()]);
+  sync_lanes(lanes);
+  return received;
+}
+template <typename T>
+  requires(sizeof(T) == 2 * sizeof(unsigned))
+T shuffle(unsigned lanes, T value, int from, int width) {
+  auto words = std::bit_cast<std::array<unsigned, 2>>(value);
+  for (unsigned& word : words) word = shuffle(lanes, word, from, width);
+  return std::bit_cast<T>(words);
 }
 
 inline void check_same_descriptor(const void* descriptor) {
@@ -234,8 +295,7 @@ inline void check_same_descriptor(const void* descriptor) {
 
 inline void enter_thread() {
   thread_body();
-  fibers[current].done = true;
-  made_progress = true;
+  end_thread();
   yield();
 }
 
@@ -262,6 +322,8 @@ EMULATION_HOT inline void run_blocks(unsigned char* shared, size_t shared_bytes)
     fiber.done = static_cast<int>(number) >= threads;
     if (fiber.done) continue;
     ++running;
+    ++blocks[i / block_fibers].running;
+    warps[i / 32].running |= 1u << i % 32;
     if (!fiber.stack) fiber.stack.reset(new char[kStackBytes]);
     getcontext(&fiber.start);
     fiber.start.uc_stack.ss_sp = fiber.stack.get();
@@ -355,56 +417,37 @@ inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
   }
   return result;
 }
-inline void __syncwarp() { emulation::sync_warp(); }
 inline void __syncthreads() { emulation::sync_block(true); }
 inline int __syncthreads_and(int predicate) { return emulation::sync_block(predicate != 0); }
+inline void __syncwarp(unsigned lanes = ~0u) { emulation::sync_lanes(lanes); }
 template <typename T>
-  requires(sizeof(T) == sizeof(unsigned))
-T __shfl_xor_sync(unsigned, T value, int mask) {
-  emulation::Warp& warp = emulation::warp();
-  warp.values[emulation::lane()] = std::bit_cast<unsigned>(value);
-  emulation::sync_warp();
-  const T received = std::bit_cast<T>(warp.values[emulation::lane() ^ mask]);
-  emulation::sync_warp();
-  return received;
-}
-inline double __shfl_xor_sync(unsigned lanes, double value, int mask) {
-  auto words = std::bit_cast<std::array<unsigned, 2>>(value);
-  for (unsigned& word : words) word = __shfl_xor_sync(lanes, word, mask);
-  return std::bit_cast<double>(words);
+T __shfl_sync(unsigned lanes, T value, int lane, int width = 32) {
+  const int segment = emulation::lane() / width * width;
+  return emulation::shuffle(lanes, value, segment + (lane & (width - 1)), width);
 }
 template <typename T>
-  requires(sizeof(T) == sizeof(unsigned))
-T __shfl_down_sync(unsigned, T value, int delta) {
-  emulation::Warp& warp = emulation::warp();
-  warp.values[emulation::lane()] = std::bit_cast<unsigned>(value);
-  emulation::sync_warp();
-  const int lane = emulation::lane();
-  const T received = std::bit_cast<T>(warp.values[lane + delta < 32 ? lane + delta : lane]);
-  emulation::sync_warp();
-  return received;
+T __shfl_xor_sync(unsigned lanes, T value, int mask, int width = 32) {
+  return emulation::shuffle(lanes, value, emulation::lane() ^ mask, width);
 }
 template <typename T>
-  requires(sizeof(T) == sizeof(unsigned))
-T __shfl_sync(unsigned, T value, int lane) {
-  emulation::Warp& warp = emulation::warp();
-  warp.values[emulation::lane()] = std::bit_cast<unsigned>(value);
-  emulation::sync_warp();
-  const T received = std::bit_cast<T>(warp.values[lane]);
-  emulation::sync_warp();
-  return received;
+T __shfl_down_sync(unsigned lanes, T value, unsigned delta, int width = 32) {
+  return emulation::shuffle(lanes, value, emulation::lane() + static_cast<int>(delta), width);
 }
-inline int __all_sync(unsigned, int predicate) {
-  return emulation::reduce_warp(predicate != 0, [](unsigned a, unsigned b) { return std::min(a, b); });
+template <typename T>
+T __shfl_up_sync(unsigned lanes, T value, unsigned delta, int width = 32) {
+  return emulation::shuffle(lanes, value, emulation::lane() - static_cast<int>(delta), width);
 }
-inline unsigned __reduce_max_sync(unsigned, unsigned value) {
-  return emulation::reduce_warp(value, [](unsigned a, unsigned b) { return std::max(a, b); });
+inline int __all_sync(unsigned lanes, int predicate) {
+  return emulation::reduce_lanes(lanes, predicate != 0, [](unsigned a, unsigned b) { return a & b; });
 }
-inline unsigned __reduce_min_sync(unsigned, unsigned value) {
-  return emulation::reduce_warp(value, [](unsigned a, unsigned b) { return std::min(a, b); });
+inline unsigned __reduce_max_sync(unsigned lanes, unsigned value) {
+  return emulation::reduce_lanes(lanes, value, [](unsigned a, unsigned b) { return std::max(a, b); });
 }
-inline unsigned __reduce_add_sync(unsigned, unsigned value) {
-  return emulation::reduce_warp(value, [](unsigned a, unsigned b) { return a + b; });
+inline unsigned __reduce_min_sync(unsigned lanes, unsigned value) {
+  return emulation::reduce_lanes(lanes, value, [](unsigned a, unsigned b) { return std::min(a, b); });
+}
+inline unsigned __reduce_add_sync(unsigned lanes, unsigned value) {
+  return emulation::reduce_lanes(lanes, value, [](unsigned a, unsigned b) { return a + b; });
 }
 inline void atomicMax(unsigned* target, unsigned value) { *target = std::max(*target, value); }
 inline void atomicMin(unsigned* target, unsigned value) { *target = std::min(*target, value); }

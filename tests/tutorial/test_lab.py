@@ -23,7 +23,7 @@ from convswap.tutorial.lab.emulation_check import find_host_compiler
 from convswap.tutorial.lab.kernel import Request, read_kernel
 from convswap.tutorial.lab.process import LabProcess
 from convswap.tutorial.lab.result import LabResult
-from faulty_kernels import COURSE, FAULTY
+from faulty_kernels import COURSE, FAULTY, SUM
 
 WHY_NO_COMPILER = _native.kernel_compiler()["why_not"]
 SCHEMA = json.loads((Path(lab.__file__).parent / "schema.json").read_text(encoding="utf-8"))
@@ -158,6 +158,15 @@ def test_a_worker_that_read_counters_does_not_run_another_kernel() -> None:
         assert process.run(request, print).is_right
 
 
+@needs_compilers
+def test_what_a_kernel_prints_on_the_cpu_is_noted() -> None:
+    text = COURSE.replace(SUM, f'if (n + m + p + q == 0) printf("here\\n");\n  {SUM}')
+    with LabProcess("cpu") as process:
+        result = process.run(Request(read_kernel(text), "ece408-2017-high", device="cpu"), print)
+    assert result.is_right
+    assert any("the first: 'here'" in note for note in result.notes)
+
+
 @pytest.mark.extended
 @needs_compilers
 def test_class_is_one_table(capsys, tmp_path) -> None:
@@ -166,6 +175,7 @@ def test_class_is_one_table(capsys, tmp_path) -> None:
     (folder / "ada.cu").write_text(COURSE)
     (folder / "bob.cu").write_text(faulty("one channel alone"))
     (folder / "eve.cu").write_text("hello\n")
+    (folder / "max.cu").write_bytes(COURSE.encode("utf-16-le"))
     table = tmp_path / "class.csv"
     assert main(["lab", "submit", str(folder), "--device", "cpu", "--csv", str(table)]) == 0
     rows = list(csv.DictReader(table.open(encoding="utf-8")))
@@ -173,6 +183,7 @@ def test_class_is_one_table(capsys, tmp_path) -> None:
         ("ada.cu", "yes", ""),
         ("bob.cu", "no", "wrong"),
         ("eve.cu", "no", "launch"),
+        ("max.cu", "no", "launch"),
     ]
     assert (
         "expected" in rows[1]["text"] and "bob.cu: bob.cu computes wrong outputs" in capsys.readouterr().out

@@ -16,7 +16,7 @@ from convswap.tutorial.lab.emulation_check import (
 from convswap.tutorial.lab.kernel import compile_kernel, read_kernel
 from convswap.tutorial.lab.result import Fault
 from convswap.tutorial.lab.scaffold import INTERFACES, rung_copy, template
-from faulty_kernels import COURSE, FAULTY, SUM, Faulty
+from faulty_kernels import COURSE, FAULTY, STORE, SUM, Faulty
 from ladder_sources import PAGES
 
 WHY_NO_COMPILER = _native.kernel_compiler()["why_not"]
@@ -70,6 +70,64 @@ def test_a_fault_is_one_paragraph(faulty: Faulty) -> None:
 @pytest.mark.parametrize("name", [*INTERFACES, "ladder_09_constants"])
 def test_scaffolds_are_right(name: str) -> None:
     assert fault_in(template(name) if name in INTERFACES else rung_copy(name)) is None
+
+
+# A kernel with a block for each output, and the parts in which its right forms differ.
+REDUCTION = """#include "convswap/lab.h"
+// launch: grid(B, M, H_out * W_out) block({threads})
+__global__ void forward(float* y, const float* x, const float* k, int B, int M, int C, int H, int W, int K) {{
+  const int H_out = H - K + 1, W_out = W - K + 1, n = blockIdx.x, m = blockIdx.y;
+  const int p = blockIdx.z / W_out, q = blockIdx.z % W_out;
+  {entry}
+  float sum = 0.0f;
+  for (int i = threadIdx.x; i < C * K * K; i += 16) {{
+    sum += x[((n * C + i / (K * K)) * H + p + i / K % K) * W + q + i % K] * k[m * C * K * K + i];
+  }}
+  {reduction}
+  if (threadIdx.x == 0) y[((n * M + m) * H_out + p) * W_out + q] = sum;
+}}
+"""
+SHUFFLES = "for (int d = 8; d > 0; d /= 2) sum += __shfl_down_sync(0xffffu, sum, d);"
+BARRIER = (
+    "__shared__ float sums[16];\n  sums[threadIdx.x] = sum;\n  __syncthreads();\n"
+    "  for (int i = 1; threadIdx.x == 0 && i < 16; ++i) sum += sums[i];"
+)
+RIGHT = {
+    "half a warp": {"threads": 16, "entry": "", "reduction": SHUFFLES},
+    "lanes of a mask": {
+        "threads": 48,
+        "entry": "__syncwarp();",
+        "reduction": f"if (threadIdx.x < 16) {{\n  {SHUFFLES}\n  }}",
+    },
+    "threads that have ended": {
+        "threads": 32,
+        "entry": "if (threadIdx.x >= 16) return;",
+        "reduction": BARRIER,
+    },
+    "code for cards alone": {
+        "threads": 16,
+        "entry": "",
+        "reduction": f"#ifdef __CUDA_ARCH__\n  {SHUFFLES}\n#endif",
+    },
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parts", RIGHT.values(), ids=RIGHT)
+def test_what_a_card_computes_is_right(parts: dict[str, object]) -> None:
+    assert fault_in(REDUCTION.format(**parts), 4 * SECONDS) is None
+
+
+def test_a_mask_without_the_lane_is_a_fault() -> None:
+    parts = RIGHT["half a warp"] | {"reduction": SHUFFLES.replace("0xffffu", "0xffu")}
+    fault = fault_in(REDUCTION.format(**parts))
+    assert fault is not None and "a mask without its own lane" in fault.text
+
+
+@pytest.mark.parametrize("place", [-16_000, 16_000])
+def test_writes_are_found_far_outside_of_a_tensor(place: int) -> None:
+    fault = fault_in(COURSE.replace(STORE, f"{STORE}\n  if (n + m + p + q == 0) y[{place}] = 1.0f;"))
+    assert fault is not None and "outside of y" in fault.text
 
 
 def test_every_rung_is_copied_or_refused_with_the_reason() -> None:

@@ -181,7 +181,8 @@ def _unwritten_fault(name: str, case: Case, y: np.ndarray) -> Fault | None:
         "unwritten",
         f"{name} leaves {amount} unwritten: for {case}, the first missing output is y{_subscripts(first)}, "
         f"expected {_format_number(case.reference[first])}. Too few blocks or threads are started for these "
-        "sizes, or a condition is too strict: check the launch line and every `if`.",
+        "sizes, or a condition is too strict: check the launch line and every `if`. Outputs that are only "
+        "added to (+=) are missing, too: y does not begin with zeros.",
         _fault_detail(case, first, float(case.reference[first]), None, int(unwritten.sum())),
     )
 
@@ -204,7 +205,8 @@ def _wrong_fault(name: str, case: Case, y: np.ndarray, again: np.ndarray) -> Fau
     elif _differing_bits(y, again).any():
         why = (
             " A second run with the same input gave other outputs: threads read what others write without a "
-            "__syncthreads() between them."
+            "__syncthreads() between them, several threads write to one address, or a variable is read "
+            "before it is set."
         )
     return Fault(
         "wrong",

@@ -44,9 +44,9 @@ _CALLS = {
 # -O1 halves the time of compiling and running together. NVRTC reports the warnings. The alignment sanitizer
 # turns a misaligned access into an illegal instruction, because a card reports an error too. Threads are
 # fibers that longjmp to each other; glibc's fortified longjmp, which some distributions enable by default,
-# rejects that.
+# rejects that. A kernel with several forms has the one for the oldest cards, which needs no PTX.
 _OPTIONS = (
-    *("-std=c++20", "-O1", "-w", "-fpermissive", "-U_FORTIFY_SOURCE"),
+    *("-std=c++20", "-O1", "-w", "-fpermissive", "-U_FORTIFY_SOURCE", "-D__CUDA_ARCH__=750"),
     *("-fsanitize=alignment", "-fsanitize-undefined-trap-on-error"),
 )
 _COMPILER_SECONDS = 60
@@ -69,6 +69,9 @@ def check_in_emulation(
         (folder / "problems").write_bytes(b"".join(_pack_problem(kernel, case) for case in cases))
         printed, status = _run(program, folder, seconds)
         outcomes = dict(_read_results(folder / "results", len(cases)))
+        if status == 0 and len(printed) <= _FLOOD_BYTES:
+            # Into the process's own output, of which a note shows the first line.
+            print(printed.decode(errors="replace"), end="", flush=True)
         for number, case in enumerate(cases):
             outcome = outcomes.get(number)
             if outcome is None:
@@ -166,8 +169,9 @@ def _fault_of_exit(
     if status is None:
         return Fault(
             "time",
-            f"{name} does not end: for {case}, it was stopped after {seconds:g} s. The condition of a loop "
-            "stays true: check its counter, and the condition of every `while`.",
+            f"{name} does not end: for {case}, it was stopped after {seconds:g} s. Probably the condition of "
+            "a loop stays true: check its counter, and the condition of every `while`. A kernel that is only "
+            "slow needs more --seconds.",
             detail,
         )
     lines = printed.decode(errors="replace").strip().splitlines()
@@ -187,8 +191,12 @@ def _fault_of_exit(
 _EMULATION_ERRORS = {
     "threads wait for each other for ever": (
         "crash",
-        "its threads wait forever: not all threads of a block reach the same __syncthreads(). Move it out of "
-        "the `if`, and return only after it",
+        "its threads wait forever: not all threads of a block reach the same __syncthreads(), or not all "
+        "lanes of a mask the same __..._sync(). Move it out of the `if`",
+    ),
+    "a lane outside of its mask": (
+        "crash",
+        "a thread calls a __..._sync() function with a mask without its own lane: set bit threadIdx.x % 32",
     ),
     "a write beyond shared memory": (
         "outside",

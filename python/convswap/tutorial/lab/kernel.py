@@ -122,7 +122,7 @@ def read_kernel(source: str | os.PathLike[str]) -> LabKernel:
 
 def _make_kernel(name: str, text: str) -> LabKernel:
     if "\0" in text:
-        raise ConvswapError(f"'{name}' has a byte 0: expected CUDA text")
+        raise ConvswapError(f"{name} has a byte 0: expected CUDA text in UTF-8")
     return LabKernel(name, text, _native.LabSource(name, text))
 
 
