@@ -152,6 +152,13 @@ std::string why_no_algorithm(const ConvProblem& problem, const Device& device) {
 
 void check_algorithm_name(std::string_view requested, DeviceKind kind) {
   if (leaves_choice(requested) || find_algorithm(requested, kind) != nullptr) return;
+  const DeviceKind other = kind == DeviceKind::cpu ? DeviceKind::cuda : DeviceKind::cpu;
+  if (find_algorithm(requested, other) != nullptr) {
+    throw InvalidArgument("algorithm '" + std::string(requested) + "' is one of the device " +
+                          std::string(name_of(other)) + ", and this is the device " +
+                          std::string(name_of(kind)) +
+                          ": use algorithm 'auto', which selects one on any device");
+  }
   std::vector<std::string> names = names_like(requested, kind);
   names.insert(names.end(), {std::string(kAuto), std::string(kTuned)});
   throw InvalidArgument(

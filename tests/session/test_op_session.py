@@ -212,9 +212,14 @@ def test_unknown_algorithm_is_refused_with_the_nearest(name, nearest):
         make_session(conv_model(algorithm=name))
 
 
+def test_algorithm_of_a_card_is_refused_on_the_cpu():
+    with pytest.raises(Exception, match="node 'conv1': algorithm 'tiled' is one of the device cuda"):
+        make_session(conv_model(algorithm="tiled"))
+
+
 @pytest.mark.gpu
-def test_algorithm_of_the_other_device_is_refused_on_the_card(cuda):
-    with pytest.raises(Exception, match=r"node 'conv1': unknown algorithm .*cuda.*'direct'"):
+def test_algorithm_of_the_cpu_is_refused_on_the_card(cuda):
+    with pytest.raises(Exception, match="node 'conv1': algorithm 'direct' is one of the device cpu"):
         make_session(conv_model(algorithm="direct"), cuda)
 
 
