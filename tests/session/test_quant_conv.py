@@ -101,6 +101,16 @@ def test_sum_values_are_numbers_of_codes_on_a_card(y_type, has_residual):
     check_sum_values("cuda", y_type, has_residual=has_residual)
 
 
+def test_the_zero_point_of_numbers_may_be_computed():
+    """ONNX Runtime's CPU provider casts it where it computes a float16 node in float32."""
+    feeds = {"x": RNG.integers(0, 256, (2, 13, 14, 16)).astype(np.uint8)}
+    (expected,) = make_session(quant_model(np.float32), "cpu").run(None, feeds)
+    session = make_session(quant_model(np.float32, is_constant=False), "cpu")
+    (computed,) = {each.name for each in session.get_inputs()} - {"x"}
+    (actual,) = session.run(None, feeds | {computed: np.array(0, np.float32)})
+    np.testing.assert_array_equal(actual, expected)
+
+
 def test_a_node_with_more_inputs_than_the_library_knows_is_refused():
     """Libraries before `sum_values` know one input less, and so never compute without them."""
     last_inputs = (OFFSET, NO_RESIDUAL, SUM_VALUES, SUM_VALUES)
