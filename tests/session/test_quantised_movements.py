@@ -492,3 +492,17 @@ def test_card_moves_codes_in_nchw(move, dtype):
     pairs = zip(*(make_session(message, device).run(None, feeds) for device in ("cpu", "cuda")), strict=True)
     for expected, actual in pairs:
         np.testing.assert_array_equal(actual, expected)
+
+
+def test_a_type_that_is_given_twice_does_not_stop_onnx_runtime():
+    """It moves the Transpose in front of the QuantizeLinear behind it."""
+    graph = models.QuantisedBuilder(opset=21, dtype=np.int8)
+    codes = graph.quantisation(0.03)
+    x = graph.dequantize(graph.quantize("x", codes, output_dtype=onnx.TensorProto.INT8), codes)
+    w, _ = graph.weights((32, 1, 3, 3), per_channel=True)
+    original = graph.model(["n", 32, 8, 8], graph.rounded(graph.add("Conv", x, w, group=32), codes))
+    message = swap(original, fuse=True).to_proto()
+    assert models.ops(message)[:2] == ["Transpose", "QuantizeLinear"]
+    feeds = data_of(original)
+    (actual,) = make_session(message.SerializeToString()).run(None, feeds)
+    np.testing.assert_allclose(actual, models.run_plain(original, feeds)[0], rtol=0, atol=0.031)

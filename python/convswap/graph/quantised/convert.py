@@ -106,6 +106,7 @@ def quantise_convs(
                 reader.images |= QuantConvWriter(model, names).write(*chain)
         model.opset_imports[DOMAIN] = DOMAIN_VERSION
         _dequantise_biases(model)
+        _drop_second_types(model)
     return tuple(made), tuple(not_quantised)
 
 
@@ -119,6 +120,17 @@ def _record(names: Mapping[ir.Node, str], accumulator: Accumulator, epilogue: Ep
     nodes = (*accumulator.nodes[1:], *epilogue.nodes)
     fused_nodes = tuple((op_name(node), names.get(node, str(node.name))) for node in nodes)
     return Fused(names[accumulator.conv], QUANT_OP, fused_nodes, accumulator.conv.op_type not in HEADS)
+
+
+def _drop_second_types(model: ir.Model) -> None:
+    """Drop the attribute `output_dtype` of QuantizeLinear nodes whose zero point has the type as well.
+
+    Where ONNX Runtime moves a Transpose through such a node, it keeps the attribute and drops the zero point,
+    and then refuses its own node.
+    """
+    for node in ir.traversal.RecursiveGraphIterator(model.graph):
+        if is_quantize(node) and len(node.inputs) > 2 and node.inputs[2] is not None:
+            node.attributes.pop("output_dtype", None)
 
 
 def _merge_equal_quantisations(model: ir.Model, quantisations: Quantisations) -> None:
