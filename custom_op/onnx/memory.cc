@@ -78,9 +78,7 @@ void ArenaMemory::allocate(size_t bytes) {
   if (pointer_ == nullptr) throw std::bad_alloc();
 }
 
-bool lends_scratch(const OrtApiBase& base) {
-  return is_at_least(base, kScratchSince);
-}
+bool lends_scratch(const OrtApiBase& base) { return is_at_least(base, kScratchSince); }
 
 Scratch::Scratch(const OrtApiBase& base, const OrtApi& api, const OrtKernelContext* context,
                  const OrtValue* like, size_t bytes, DeviceKind kind) {

@@ -262,7 +262,8 @@ def test_misfit_raises_before_anything_is_computed():
     ("options", "message"),
     [
         ({"algorithm": "direkt"}, "'direkt'; did you mean 'direct'?"),
-        ({"algorithm": "naive"}, "'naive'; known: direct reference quantised auto"),
+        ({"algorithm": "nothing"}, "'nothing'; known: direct reference quantised auto"),
+        ({"algorithm": "naive"}, "algorithm 'naive' is one of the device cuda, and this is the device cpu"),
         ({"algorithm": "direct", "instruction_set": "avx3"}, "unknown instruction set 'avx3'; "),
         ({"algorithm": "reference", "instruction_set": "baseline"}, "expected the algorithm 'direct'"),
     ],
