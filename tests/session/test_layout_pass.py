@@ -153,6 +153,16 @@ def test_a_group_of_another_type_suits_nchw():
     assert costs.conv(swapped, NodeLayouts(False, False, True)) > 0
 
 
+def test_a_filter_larger_than_its_image_costs_no_less_than_nothing():
+    """Shape inference gives its result a negative extent, and negative costs were lowered forever."""
+    node, weights = conv("x", "y", dilations=[1, 5])
+    model = swap(model_of([node], weights, x=("n", 16, 9, 1))).model
+    types = ValueTypes(model)
+    (result,) = next(iter(model.graph)).outputs
+    assert min(extent or 0 for extent in types.axes(result)) < 0
+    assert ConversionCosts(types).transpose(result) > 0
+
+
 def test_a_residual_and_what_is_added_to_it_are_nhwc():
     (first, w1), (second, w2), (third, w3) = conv("x", "a"), conv("a", "b"), conv("s", "y")
     nodes = [first, second, helper.make_node("Add", ["b", "a"], ["s"], name="add"), third]

@@ -94,8 +94,11 @@ class ConversionCosts:
                 yield value
 
     def transpose(self, value: ir.Value) -> float:
-        """Return the elements of `value`."""
-        return float(math.prod(extent or 1 for extent in self._types.axes(value)))
+        """Return the elements of `value`; an open extent counts as 1.
+
+        So does the negative extent that shape inference gives a Conv whose filter is larger than its image.
+        """
+        return float(math.prod(max(extent or 1, 1) for extent in self._types.axes(value)))
 
     def matmul_gain(self, chain: Chain) -> float:
         """Return the elements that nodes after the MatMul move; 0 if NHWC does not suit the Conv."""
