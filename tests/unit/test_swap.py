@@ -840,7 +840,18 @@ def test_names_of_external_data_that_no_file_has_are_one_printable_line(location
 def test_missing_external_data_are_an_error(tmp_path):
     source = models.save_with_external_data(tmp_path)
     (tmp_path / "weights.bin").unlink()
-    with refused(r"'w1' in 'weights\.bin', which is missing"):
+    with refused(r"'w1' in 'weights\.bin', which is missing; expected the file '.*weights\.bin'"):
+        swap(source)
+
+
+def test_missing_external_data_of_another_folder_are_asked_for_in_the_model_s(tmp_path):
+    source = models.save_with_external_data(tmp_path)
+    model = onnx.load(source, load_external_data=False)
+    for tensor in model.graph.initializer:
+        for entry in tensor.external_data:
+            entry.value = "../weights.bin" if entry.key == "location" else entry.value
+    onnx.save(model, source)
+    with refused(r"in '\.\./weights\.bin', which is missing; expected a file in the model's folder"):
         swap(source)
 
 

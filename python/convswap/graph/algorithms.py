@@ -20,7 +20,8 @@ def check_algorithm(name: str, device: str | None = None) -> None:
         return
     # The message suggests the ladder's rungs only for a name that looks like a rung.
     means_rung = isinstance(name, str) and name.startswith("ladd")
-    usable = [AUTO, TUNED, *(entry.name for entry in named if entry.by_name_alone == means_rung)]
+    names = (entry.name for entry in named if entry.by_name_alone == means_rung)
+    usable = list(dict.fromkeys([AUTO, TUNED, *names]))
     if any(entry.name == name for entry in catalog):
         raise ConvswapError(
             f"algorithm {name!r} is not for the device {device}, which has {', '.join(usable)}"

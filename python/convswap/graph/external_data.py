@@ -125,9 +125,16 @@ def check_external_data(model: ir.Model, file: Path) -> None:
     for tensor in external_tensors(model):
         data = Path(tensor.path)
         if not data.is_file():
+            location = Path(tensor.location)
+            is_inside = not location.is_absolute() and ".." not in location.parts
             raise ConvswapError(
                 f"'{file}' keeps tensor {tensor.name!r} in {tensor.location!r}, which is missing; "
-                f"put that file beside the model, in '{file.parent}'"
+                + (
+                    f"expected the file {str(data)!r}"
+                    if is_inside
+                    else f"expected a file in the model's folder, '{file.parent}', or in a folder below it: "
+                    "save the model with its data there"
+                )
             )
         offset = tensor.offset or 0
         if tensor.length not in (None, tensor.nbytes) or offset < 0:
