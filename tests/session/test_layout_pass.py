@@ -156,7 +156,7 @@ def test_a_group_of_another_type_suits_nchw():
 def test_a_filter_larger_than_its_image_costs_no_less_than_nothing():
     """Shape inference gives its result a negative extent, and negative costs were lowered forever."""
     node, weights = conv("x", "y", dilations=[1, 5])
-    model = swap(model_of([node], weights, x=("n", 16, 9, 1))).model
+    model = ir.from_proto(model_of([node], weights, x=("n", 16, 9, 1)))
     types = ValueTypes(model)
     (result,) = next(iter(model.graph)).outputs
     assert min(extent or 0 for extent in types.axes(result)) < 0

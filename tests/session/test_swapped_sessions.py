@@ -122,3 +122,24 @@ def test_a_model_with_quantised_values_and_a_float32_bias_loads_and_gives_the_sa
     # Values near the middle of two quantisation steps may be rounded to either.
     assert np.mean(actual != expected) < 0.02
     np.testing.assert_allclose(actual, expected, atol=1.01 * 0.05)
+
+
+def test_a_branch_that_never_runs_may_have_a_filter_larger_than_its_image(tmp_path):
+    original = models.text_model(
+        """
+      y = If(condition) <
+        then_branch = then() => (t) { [small] t = Conv(x, w) },
+        else_branch = otherwise() => (e) { [large] e = Conv<pads = [1, 1, 1, 1]>(x, w) }
+      >""",
+        numpy_helper.from_array(np.ones((4, 3, 3, 3), np.float32), "w"),
+        inputs="float[1, 3, 8, 2] x, bool condition",
+        outputs="float[n, 4, h, v] y",
+        opset=19,
+    )
+    result = swap(original, precision="ieee")
+    assert result.swapped == ("large",)
+    (left,) = result.not_swapped
+    assert (left.node, left.reason) == ("small", "its filter is larger than its padded image")
+    result.save(tmp_path / "swapped.onnx")
+    feeds = {"x": np.ones((1, 3, 8, 2), np.float32), "condition": np.array(False)}
+    assert run_with_library(tmp_path / "swapped.onnx", feeds).shape == (1, 4, 8, 2)

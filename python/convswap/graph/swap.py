@@ -599,7 +599,16 @@ def _reason_not_swapped(
     rank = types.rank([values[1], values[0], node.outputs[0]])
     if rank is not None and rank not in SUPPORTED_RANKS:
         return f"its data have rank {rank}; the library computes ranks 3, 4 and 5 (1-D, 2-D and 3-D)"
+    if _exceeds_image(values[0], node.outputs[0], types):
+        # A branch of If that never runs may have it. The library's op refuses it when the session is made.
+        return "its filter is larger than its padded image"
     return None
+
+
+def _exceeds_image(image: ir.Value, result: ir.Value, types: ValueTypes) -> bool:
+    """Return whether a Conv of an image with elements has no position for its filter."""
+    has_elements = all(extent is None or extent > 0 for extent in types.axes(image)[2:])
+    return has_elements and any(extent is not None and extent <= 0 for extent in types.axes(result)[2:])
 
 
 def _values(node: ir.Node) -> list[ir.Value]:
