@@ -82,9 +82,7 @@ def test_data_files_have_large_tensors_on_pages_and_small_ones_on_cache_lines(tm
     for tensor in original.graph.initializer:
         expected = numpy_helper.to_array(tensor)
         np.testing.assert_array_equal(numpy_helper.to_array(written[tensor.name]), expected)
-    options = onnxruntime.SessionOptions()
-    convswap.register(options)
-    onnxruntime.InferenceSession(target, options, providers=CPU)
+    make_session(str(target))
 
 
 def test_a_swapped_model_that_is_saved_again_is_aligned_where_its_own_data_file_is_not(tmp_path):

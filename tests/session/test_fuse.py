@@ -6,11 +6,9 @@ import json
 import math
 from pathlib import Path
 
-import convswap
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime
 import pytest
 import swap_models
 from convswap.cli import main as cli
@@ -35,6 +33,7 @@ from fuse_models import (
 )
 from fused_conv_reference import attributes_of, conv_node_counts, expand
 from onnx import TensorProto, helper, numpy_helper
+from op_sessions import cpu_session
 
 K = FILTERS
 LARGEST = float(np.finfo(np.float32).max)
@@ -572,14 +571,9 @@ def test_clip_of_an_overflow_gives_the_bound(element_type, inputs, limit):
     constants |= {"most": limits["largest"], "infinite": np.inf}
     original = model([conv(), node("Clip", inputs, "y")], constants, element_type=element_type)
     feeds = {"x": np.full(X_SHAPE, 30, dtype)}
-    outputs = []
-    for proto in (original, swap(original, fuse=True).to_proto()):
-        options = onnxruntime.SessionOptions()
-        convswap.register(options)
-        session = onnxruntime.InferenceSession(
-            proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
-        outputs.append(session.run(None, feeds)[0])
+    outputs = [
+        cpu_session(proto).run(None, feeds)[0] for proto in (original, swap(original, fuse=True).to_proto())
+    ]
     assert (outputs[0] == limits[limit]).all()
     np.testing.assert_array_equal(outputs[1], outputs[0])
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import convswap
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from command_line import only_line_of_refusal, refusal
 from comparisons import small_model
@@ -22,7 +21,7 @@ from convswap.optimizing import measuring
 from convswap.profiling.profile import profile
 from convswap.runtime.device import Device
 from onnx import TensorProto, helper, numpy_helper
-from op_sessions import onnx_outputs
+from op_sessions import cpu_session, onnx_outputs
 from PIL import Image
 from pretend_collector import on_pretended_card
 from swap_models import tensor_info, text_model, weights
@@ -329,11 +328,7 @@ def test_an_input_with_a_default_has_the_given_value_or_its_default(fuse):
     assert model.SerializeToString() == before
     # A default is not folded into weights.
     swapped = convswap.swap(model, fuse=fuse).to_proto()
-    options = onnxruntime.SessionOptions()
-    convswap.register(options)
-    session = onnxruntime.InferenceSession(
-        swapped.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    session = cpu_session(swapped)
     x = IMAGE.astype(np.float32)
     (two,), (five,) = (session.run(["y"], {"x": x, "k": np.float32([k])}) for k in (2, 5))
     np.testing.assert_allclose(five, two * 2.5, rtol=1e-5)

@@ -14,14 +14,12 @@ import onnxruntime
 import pytest
 from conv_cases import CASES, ConvCase, assert_within_rounding, case_id
 from convswap import _native
-from convswap.runtime.library import register
 from each_case import each
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from op_sessions import (
     CASE,
     CREATION_ERRORS,
-    PROVIDERS,
     ROUNDING,
     RUN_ERRORS,
     WRONG_TYPES,
@@ -112,10 +110,7 @@ def test_op_computes_in_both_branches_of_an_if(device):
     inputs = f"bool c, float{list(CASE.x_shape)} x"
     w = numpy_helper.from_array(W, "w")
     proto = text_model(nodes, w, inputs=inputs, outputs="float[] y", domains="convswap")
-    model = proto.SerializeToString()
-    options = onnxruntime.SessionOptions()
-    register(options)
-    session = onnxruntime.InferenceSession(model, options, providers=[PROVIDERS[device]])
+    session = make_session(proto.SerializeToString(), device)
     for condition, attributes in ((True, {}), (False, {"strides": [2, 2]})):
         y = session.run(None, {"c": np.array(condition), "x": X})[0]
         assert_within_rounding(y, (X, W, None), *ROUNDING[device], **attributes)

@@ -11,7 +11,6 @@ from pathlib import Path
 import convswap
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from command_line import only_line_of_refusal
 from convswap.cli.main import main
@@ -27,6 +26,7 @@ from convswap.optimizing.segments import replicated
 from convswap.runtime.device import Device
 from convswap.runtime.sessions import CONVSWAP, DEFAULT, make_session
 from onnx import helper, numpy_helper
+from op_sessions import cpu_session
 from swap_models import tensor_info, text_model, weights
 from verdict_models import FLOAT16_FEEDS, float16_overflow
 
@@ -102,12 +102,10 @@ def test_each_conv_is_written_at_the_stage_that_was_fastest(set_times, tmp_path)
 def test_the_written_file_gives_the_outputs_of_the_original(set_times, tmp_path):
     set_times(FASTEST_FUSED)
     result = optimize(network(), tmp_path / "faster.onnx", device="cpu", batches=[2, 3])
-    options = onnxruntime.SessionOptions()
-    convswap.register(options)
     x = np.random.default_rng(1).standard_normal((5, 3, 12, 12)).astype(np.float32)
-    session = onnxruntime.InferenceSession(str(result.written), options, providers=["CPUExecutionProvider"])
     expected = make_session(network(), DEFAULT, CPU).run(None, {"x": x})[0]
-    np.testing.assert_allclose(session.run(None, {"x": x})[0], expected, rtol=1e-4, atol=1e-5)
+    (actual,) = cpu_session(onnx.load(result.written)).run(None, {"x": x})
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_nothing_is_written_where_nothing_is_faster(set_times, tmp_path):
@@ -541,12 +539,8 @@ def test_a_model_with_a_sequence_and_a_default_is_written_with_the_inputs_that_i
     written = onnx.load(result.written)
     assert [value.name for value in written.graph.input] == ["x", "parts", "factor"]
     assert any(node.domain == "convswap" for node in written.graph.node)
-    options = onnxruntime.SessionOptions()
-    convswap.register(options)
-    session = onnxruntime.InferenceSession(str(result.written), options, providers=["CPUExecutionProvider"])
-    np.testing.assert_array_equal(
-        session.run(["z"], {"x": x, "parts": part_arrays})[0], np.float32([2, 4, 6])
-    )
+    (z,) = cpu_session(written).run(["z"], {"x": x, "parts": part_arrays})
+    np.testing.assert_array_equal(z, np.float32([2, 4, 6]))
 
 
 def test_a_conv_that_changes_the_outputs_is_not_swapped_and_the_others_are_written(set_times, tmp_path):
@@ -559,9 +553,7 @@ def test_a_conv_that_changes_the_outputs_is_not_swapped_and_the_others_are_writt
         "it changes the model's outputs: relative L2 error not finite (tolerance 0.01)"
     )
     assert result.answers_agree and FLOAT16_ON_CPU in result.notes
-    convswap.register(options := onnxruntime.SessionOptions())
-    session = onnxruntime.InferenceSession(str(result.written), options, providers=["CPUExecutionProvider"])
-    y, z = session.run(None, FLOAT16_FEEDS)
+    y, z = cpu_session(onnx.load(result.written)).run(None, FLOAT16_FEEDS)
     np.testing.assert_allclose(y, 81, rtol=1e-3)
     np.testing.assert_allclose(z, 405, rtol=1e-3)
     jsonschema.validate(result.to_json(), SCHEMA)

@@ -7,7 +7,6 @@ import json
 import convswap
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from convswap.cli.main import main
 from convswap.graph.serialisation import graphs_of_proto
@@ -18,7 +17,7 @@ from convswap.optimizing.preparation import OptimizeOptions, SegmentInputs, prep
 from convswap.optimizing.report import optimization_verdict, optimize_html
 from convswap.runtime.device import Device
 from onnx import TensorProto, helper
-from op_sessions import onnx_outputs
+from op_sessions import cpu_session, onnx_outputs
 from swap_models import ANY, conv_in_if, conv_in_loop, text_model, weights
 
 INNER = "it is in a subgraph, where it cannot be measured alone"
@@ -86,9 +85,7 @@ def test_convs_of_the_branch_that_is_run_are_optimized_and_the_file_gives_the_or
         "other": ("default", ()),
     }
     assert {node.node: node.why for node in result.nodes}["other"] == NOT_RUN
-    options = onnxruntime.SessionOptions()
-    convswap.register(options)
-    session = onnxruntime.InferenceSession(str(result.written), options, providers=["CPUExecutionProvider"])
+    session = cpu_session(onnx.load(result.written))
     x = np.random.default_rng(1).standard_normal(SHAPE).astype(np.float32)
     for values in (x, -abs(x)):
         expected = onnx_outputs(branches(), {"x": values})[0]

@@ -6,15 +6,14 @@ import convswap
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime
 import pytest
 import swap_models as models
 from convswap.graph.swap import swap
 from convswap.planning.explain import explain
+from op_sessions import make_session
 from refused import refused
 from swap_models import ANY, text_model
 
-CPU = ["CPUExecutionProvider"]
 X = models.input_array(*models.INPUT_SHAPE)
 W = models.weights("w", 3, 3, 3, 3)
 WITH_FLAG = f"{models.IMAGE} x, bool flag"
@@ -24,10 +23,7 @@ FUSES = pytest.mark.parametrize("fuse", [False, True])
 
 def outputs_of(model: onnx.ModelProto, *, ours: bool = False) -> list[list[np.ndarray]]:
     """Return the model's outputs for every value of its input `flag`, or once if it has no such input."""
-    options = onnxruntime.SessionOptions()
-    if ours:
-        convswap.register(options)
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=CPU)
+    session = make_session(model.SerializeToString(), ours=ours)
     flags = [True, False] if len(session.get_inputs()) > 1 else [None]
     all_feeds = [{"x": X} if flag is None else {"x": X, "flag": np.array(flag)} for flag in flags]
     return [session.run(None, feeds) for feeds in all_feeds]

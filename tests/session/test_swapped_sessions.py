@@ -6,13 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 import swap_models as models
 from convswap.graph.swap import swap
-from convswap.runtime.library import register
 from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
+from op_sessions import make_session
 
 
 @pytest.mark.parametrize("outputs", [["c"], ["c", ""], ["c", "same", ""], ["", "same"]])
@@ -33,10 +32,7 @@ def test_calls_may_leave_out_outputs_of_a_function(outputs, tmp_path):
 
 
 def run_with_library(path: Path, feeds: dict[str, np.ndarray]) -> np.ndarray:
-    options = onnxruntime.SessionOptions()
-    register(options)
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    return session.run(None, feeds)[0]
+    return make_session(str(path)).run(None, feeds)[0]
 
 
 @pytest.mark.parametrize(

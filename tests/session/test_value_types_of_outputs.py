@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import convswap
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 import swap_models as models
 from convswap.graph.model_file import load_model
 from convswap.graph.serialisation import to_proto
 from convswap.graph.swap import swap
 from onnx import TensorProto, helper, numpy_helper
+from op_sessions import make_session, onnx_outputs
 
-CPU = ["CPUExecutionProvider"]
 X = np.random.default_rng(3).normal(size=(2, 3, 8, 8)).astype(np.float32)
 MAP = helper.make_map_type_proto(TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, []))
 MAPS = helper.make_sequence_type_proto(MAP)
@@ -59,13 +57,6 @@ def types(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
     return {value.name: value.type for value in (*model.graph.input, *model.graph.output)}
 
 
-def outputs_of(model, *, ours: bool = False) -> list:
-    options = onnxruntime.SessionOptions()
-    if ours:
-        convswap.register(options)
-    return onnxruntime.InferenceSession(model, options, providers=CPU).run(None, {"x": X})
-
-
 def assert_same(actual, expected) -> None:
     if isinstance(expected, list):
         assert len(actual) == len(expected)
@@ -90,7 +81,8 @@ def test_outputs_that_are_no_tensors_keep_their_types_and_values(kind, fuse, tmp
         for swapped in (result.to_proto(), onnx.load(tmp_path / "out.onnx")):
             assert types(swapped) == types(original)
             assert all(not value.metadata_props for value in swapped.graph.output)
-        assert_same(outputs_of(tmp_path / "out.onnx", ours=True), outputs_of(before))
+        actual = make_session(str(tmp_path / "out.onnx")).run(None, {"x": X})
+        assert_same(actual, onnx_outputs(original, {"x": X}))
     assert original.SerializeToString() == before
 
 
