@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "conv/epilogue_math.h"
-#include "conv/small_floats.h"
+#include "conv/floating_type.h"
 #include "plan/op_stage.h"
 
 namespace convswap {
@@ -120,23 +120,11 @@ class LayoutPoolPlan final : public Plan {
 class CpuPoolStage final : public PoolStage {
  public:
   std::unique_ptr<Plan> make(const PoolProblem& problem, const Device&) const override {
-    switch (problem.type) {
-      case ElementType::float32:
-        return std::make_unique<LayoutPoolPlan<float>>(problem);
-      case ElementType::float64:
-        return std::make_unique<LayoutPoolPlan<double>>(problem);
-      case ElementType::float16:
-        return std::make_unique<LayoutPoolPlan<Float16>>(problem);
-      case ElementType::bfloat16:
-        return std::make_unique<LayoutPoolPlan<BFloat16>>(problem);
-      case ElementType::int8:
-        return std::make_unique<LayoutPoolPlan<int8_t>>(problem);
-      case ElementType::uint8:
-        return std::make_unique<LayoutPoolPlan<uint8_t>>(problem);
-      case ElementType::int32:
-        break;  // LayoutPool does not have the type
-    }
-    return nullptr;
+    if (problem.type == ElementType::int8) return std::make_unique<LayoutPoolPlan<int8_t>>(problem);
+    if (problem.type == ElementType::uint8) return std::make_unique<LayoutPoolPlan<uint8_t>>(problem);
+    return with_floating_type(problem.type, [&]<typename T>() -> std::unique_ptr<Plan> {
+      return std::make_unique<LayoutPoolPlan<T>>(problem);
+    });
   }
 
   std::vector<std::string> kernels(const PoolProblem&, const Device&) const override { return {}; }

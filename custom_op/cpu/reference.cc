@@ -10,7 +10,7 @@
 #include <type_traits>
 
 #include "conv/epilogue_math.h"
-#include "conv/small_floats.h"
+#include "conv/floating_type.h"
 #include "plan/algorithm.h"
 
 namespace convswap {
@@ -105,17 +105,9 @@ class ReferencePlan final : public Plan {
 };
 
 std::unique_ptr<Plan> make_plan(const ConvProblem& problem) {
-  switch (problem.type) {
-    case ElementType::float32:
-      return std::make_unique<ReferencePlan<float>>(problem);
-    case ElementType::float64:
-      return std::make_unique<ReferencePlan<double>>(problem);
-    case ElementType::float16:
-      return std::make_unique<ReferencePlan<Float16>>(problem);
-    case ElementType::bfloat16:
-      return std::make_unique<ReferencePlan<BFloat16>>(problem);
-  }
-  return nullptr;
+  return with_floating_type(problem.type, [&]<typename T>() -> std::unique_ptr<Plan> {
+    return std::make_unique<ReferencePlan<T>>(problem);
+  });
 }
 
 class Reference final : public Algorithm {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "compiled.h"
+#include "conv/floating_type.h"
 #include "cuda/host/kernels.h"
 #include "cuda/layer_norm/arguments.h"
 #include "cuda_emulation.h"
@@ -104,16 +105,7 @@ bool check_seed(int seed) {
   Device device;
   device.multiprocessors = static_cast<int>(between(random, 1, 4));
   const LayerNormProblem problem{type, epsilon, rows, length};
-  switch (type) {
-    case ElementType::float32:
-      return normalises<float>(problem, device, random);
-    case ElementType::float64:
-      return normalises<double>(problem, device, random);
-    case ElementType::float16:
-      return normalises<Float16>(problem, device, random);
-    default:
-      return normalises<BFloat16>(problem, device, random);
-  }
+  return with_floating_type(type, [&]<typename T>() { return normalises<T>(problem, device, random); });
 }
 
 }  // namespace

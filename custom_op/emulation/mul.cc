@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "compiled.h"
+#include "conv/floating_type.h"
 #include "cuda/host/kernels.h"
 #include "cuda/mul/arguments.h"
 #include "cuda_emulation.h"
@@ -78,16 +79,7 @@ bool check_seed(int seed) {
       one_in(random, 3) ? between(random, 1, 100) : between(random, 1, 20) * 16 / bytes_per_element(type);
   const int64_t positions = between(random, 1, one_in(random, 2) ? 40 : 1 + 60000 / channels);
   const MulProblem problem{type, between(random, 1, 4), positions, channels};
-  switch (type) {
-    case ElementType::float32:
-      return multiplies<float>(problem, random);
-    case ElementType::float64:
-      return multiplies<double>(problem, random);
-    case ElementType::float16:
-      return multiplies<Float16>(problem, random);
-    default:
-      return multiplies<BFloat16>(problem, random);
-  }
+  return with_floating_type(type, [&]<typename T>() { return multiplies<T>(problem, random); });
 }
 
 }  // namespace

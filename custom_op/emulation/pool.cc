@@ -8,6 +8,7 @@
 
 #include "compiled.h"
 #include "conv/epilogue_math.h"
+#include "conv/floating_type.h"
 #include "cuda/host/kernels.h"
 #include "cuda/pool/arguments.h"
 #include "cuda/pool/family.h"
@@ -114,23 +115,9 @@ bool check_seed(int seed) {
   const PoolProblem problem = make_pool_problem(spec, shape);
   Device device;
   device.multiprocessors = is_large ? 1 : 1000;
-  switch (type) {
-    case ElementType::float32:
-      return pools<float>(problem, device, random);
-    case ElementType::float64:
-      return pools<double>(problem, device, random);
-    case ElementType::float16:
-      return pools<Float16>(problem, device, random);
-    case ElementType::bfloat16:
-      return pools<BFloat16>(problem, device, random);
-    case ElementType::int8:
-      return pools<Int8>(problem, device, random);
-    case ElementType::uint8:
-      return pools<UInt8>(problem, device, random);
-    case ElementType::int32:
-      break;  // LayoutPool does not have the type
-  }
-  return false;
+  if (type == ElementType::int8) return pools<Int8>(problem, device, random);
+  if (type == ElementType::uint8) return pools<UInt8>(problem, device, random);
+  return with_floating_type(type, [&]<typename T>() { return pools<T>(problem, device, random); });
 }
 
 }  // namespace

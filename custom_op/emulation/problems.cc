@@ -17,7 +17,7 @@
 #include "conv/arithmetic.h"
 #include "conv/attributes.h"
 #include "conv/epilogue_math.h"
-#include "conv/small_floats.h"
+#include "conv/floating_type.h"
 #include "cuda/host/formats.h"
 #include "cuda_emulation.h"
 #include "plan/epilogue_stage.h"
@@ -958,16 +958,12 @@ bool check_seed(const Algorithm& algorithm, int seed, Task task, bool prints_pla
       return check_quantised(offer, problem, offer_random, prints_plan);
     });
   }
-  const auto is_correct_as = [&]<typename Element>(Element) {
+  return with_floating_type(problem.type, [&]<typename Element>() {
     return std::ranges::all_of(offers, [&](const Offer& offer) {
       Random offer_random = random;
       return check<Element>(offer, problem, offer_random, Values::any, prints_plan, spread);
     });
-  };
-  if (problem.type == ElementType::float16) return is_correct_as(Float16());
-  if (problem.type == ElementType::bfloat16) return is_correct_as(BFloat16());
-  if (problem.type == ElementType::float64) return is_correct_as(0.0);
-  return is_correct_as(0.0f);
+  });
 }
 
 }  // namespace
