@@ -43,6 +43,7 @@ from convswap.timing.floor import floor_ms
 from convswap.timing.sampler import Sample, StoppingRule, measure
 from convswap.timing.single_node import SINGLE_NODE_PRECISIONS, single_node_data, single_node_weights
 from convswap.timing.suites import SuiteLayer, suite_layers, usual_batch
+from convswap.timing.timed_conv import Tensors, TimedConv
 
 RULE = StoppingRule(samples=5, seconds=60, burst_ms=4, max_burst=20)
 # The planner's choice misses if it takes longer than this times the fastest.
@@ -52,7 +53,6 @@ LARGEST = 6e9
 
 Row = dict[str, Any]
 Options = argparse.Namespace
-Tensors = tuple[_native.DeviceArray, _native.DeviceArray, _native.DeviceArray]
 
 
 @dataclass(frozen=True)
@@ -66,38 +66,29 @@ class Case:
     output_layout: str = "NCHW"
 
     @property
-    def element_type(self) -> str:
-        """The type of the tensors."""
-        return "float32" if self.precision in ("tf32", "ieee") else self.precision
-
-    @property
-    def arithmetic(self) -> str:
-        """The precision that a Conv of float32 tensors is given; of no effect on other types."""
-        return self.precision if self.element_type == "float32" else "tf32"
-
-    @property
-    def attributes(self) -> dict[str, Any]:
-        """The attributes of the Conv, and of the activation after it."""
-        return {**self.layer.attributes, **self.layer.epilogue, **self.layouts}
-
-    @property
     def layouts(self) -> dict[str, str]:
         """The attributes of a LayoutConv; none for NCHW."""
         layouts = {"input_layout": self.layout, "output_layout": self.output_layout}
         return {name: layout for name, layout in layouts.items() if layout != "NCHW"}
 
+    @property
+    def conv(self) -> TimedConv:
+        """The Conv with the activation after it."""
+        n, c, *spatial = self.layer.input_shape(self.batch)
+        x_shape = (n, c, *spatial) if self.layout == "NCHW" else (n, *spatial, c)
+        attributes = {**self.layer.attributes, **self.layer.epilogue, **self.layouts}
+        return TimedConv(x_shape, self.layer.weight_shape, self.precision, attributes=attributes)
+
     @cached_property
     def problem(self) -> _native.Problem:
         """The planner's problem."""
-        n, c, *spatial = self.layer.input_shape(self.batch)
-        shapes = (n, c, *spatial) if self.layout == "NCHW" else (n, *spatial, c), self.layer.weight_shape
-        return _native.Problem(*shapes, False, self.element_type, self.arithmetic, **self.attributes)
+        return self.conv.problem()
 
     @property
     def bytes(self) -> int:
         """The size of the larger of input and output."""
         elements = max(map(math.prod, (self.layer.input_shape(self.batch), self.problem.output_shape)))
-        return elements * (4 if self.element_type == "float32" else 2)
+        return elements * (4 if self.conv.tensor_type == "float32" else 2)
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray]:
         """Return input and weights; four samples are drawn and repeated, since drawing takes longest."""
@@ -111,27 +102,8 @@ class Case:
         if self.layout == "NHWC":
             x = np.ascontiguousarray(np.moveaxis(x, 1, -1))
         x, w = map(_native.DeviceArray.from_numpy, (x, w))
-        return x, w, _native.DeviceArray(self.problem.output_shape, self.element_type)
-
-    def sample(self, tensors: Tensors, algorithm: str, tiling: int = 0) -> Sample:
-        """Return the sample of an algorithm, or of one of its tilings."""
-        x, w, y = tensors
-
-        def run(runs: int) -> float:
-            return _native.conv_device(
-                x,
-                w,
-                None,
-                y,
-                algorithm=algorithm,
-                alternative=tiling,
-                precision=self.arithmetic,
-                runs=runs,
-                prepared=True,
-                **self.attributes,
-            )
-
-        return run
+        y = _native.DeviceArray(self.problem.output_shape, self.conv.tensor_type)
+        return {"x": x, "w": w, "b": None, "y": y}
 
     @property
     def named(self) -> Row:
@@ -204,7 +176,7 @@ def heuristic(options: Options) -> Iterator[Row]:
     for case in found:
         estimates = candidates(case.problem, options.within)
         tensors = case.on_card()
-        times = medians({name: case.sample(tensors, name) for name in estimates}, options)
+        times = medians({name: case.conv.sample(tensors, name) for name in estimates}, options)
         chosen = next(iter(times))
         ratio = times[chosen] / min(times.values())
         rows.append(case.row(rule=chosen, ms=times, estimates_ms=estimates, rule_over_best=ratio))
@@ -255,7 +227,8 @@ def tilings(options: Options) -> Iterator[Row]:
                 print(f"{case.layer.name}: {error}")
                 continue
             tensors, count = variant.on_card(), len(offers)
-            times = medians({i: variant.sample(tensors, options.algorithm, i) for i in range(count)}, options)
+            sides = {i: variant.conv.sample(tensors, options.algorithm, i) for i in range(count)}
+            times = medians(sides, options)
             name = " ".join([case.layer.name, *map(str, following.values())])
             for tiling, offer in enumerate(offers):
                 measured = {"tiling": offer["tiling"], "ms": times[tiling]}
@@ -301,7 +274,7 @@ def pytorch(options: Options) -> Iterator[Row]:
         row["why_not"] = _native.why_not(case.problem, algorithm, "cuda")
         if not row["why_not"]:
             tensors = case.on_card()
-            sides["convswap"] = case.sample(tensors, algorithm)
+            sides["convswap"] = case.conv.sample(tensors, algorithm)
             row["error"] = error_of(case, tensors, algorithm)
             row["plan"] = _native.describe_plan(case.problem, "cuda", algorithm)
         times = medians(sides, options)
@@ -344,15 +317,16 @@ def graph_sample(x: Any, w: Any, layer: SuiteLayer) -> Sample:
 
 def error_of(case: Case, tensors: Tensors, algorithm: str) -> float:
     """Return the relative L2 error of the convolution of the first sample, without the activation."""
-    x, w, y = tensors
-    y.poison()
+    tensors["y"].poison()
     attributes = case.layer.attributes
     _native.conv_device(
-        x, w, None, y, algorithm=algorithm, precision=case.arithmetic, **attributes, **case.layouts
+        **tensors, algorithm=algorithm, precision=case.conv.arithmetic, **attributes, **case.layouts
     )
-    host_x, host_w = case.arrays()
-    first = y.to_numpy()[:1] if case.output_layout == "NCHW" else np.moveaxis(y.to_numpy()[:1], -1, 1)
-    return float(relative_l2_error(first, reference_conv(host_x[:1], host_w, None, attributes)))
+    x, w = case.arrays()
+    first = tensors["y"].to_numpy()[:1]
+    if case.output_layout == "NHWC":
+        first = np.moveaxis(first, -1, 1)
+    return float(relative_l2_error(first, reference_conv(x[:1], w, None, attributes)))
 
 
 def pytorch_line(row: Row) -> str:
