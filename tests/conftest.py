@@ -152,6 +152,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"{count} {reason}")
 
 
+@pytest.fixture(autouse=True)
+def no_measurements_of_other_tests() -> Iterator[None]:
+    """Delete the tuning table and the other measurements that a test stored."""
+    yield
+    for file in Path(_tables.name).iterdir():
+        file.unlink()
+
+
 @pytest.fixture(autouse=True, scope="session")
 def fitted_once() -> Iterator[None]:
     """Fit each network to a data set once in a process: a fit takes a second or two."""

@@ -25,6 +25,7 @@ from convswap.optimizing.report import optimization_verdict
 from convswap.optimizing.segments import replicated
 from convswap.runtime.device import Device
 from convswap.runtime.sessions import CONVSWAP, DEFAULT, make_session
+from convswap.runtime.tuning import table_path
 from onnx import helper, numpy_helper
 from op_sessions import cpu_session
 from swap_models import tensor_info, text_model, weights
@@ -52,11 +53,6 @@ def network(more_nodes: str = "") -> onnx.ModelProto:
     shapes = {"w1": (8, 3, 3, 3), "b1": (8,), "w2": (8, 8, 3, 3), "w3": (4, 8, 3, 3)}
     tensors = [weights(name, *shape) for name, shape in shapes.items()]
     return text_model(nodes, *tensors, inputs="float[n, 3, 12, 12] x")
-
-
-@pytest.fixture(autouse=True)
-def temporary_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("CONVSWAP_TUNING", str(tmp_path / "kept" / "tuning.txt"))
 
 
 @pytest.fixture
@@ -303,17 +299,17 @@ def test_a_second_call_measures_nothing_again(set_times, tmp_path, monkeypatch):
     assert not any("earlier call" in note for note in first.notes)
 
 
-def test_a_damaged_file_of_measurements_is_measured_anew(set_times, tmp_path):
+def test_a_damaged_file_of_measurements_is_measured_anew(set_times):
     set_times(FASTEST_FUSED)
-    (tmp_path / "kept").mkdir()
-    (tmp_path / "kept" / "optimize.json").write_text('{"a": [1], "b"')
+    table_path().with_name("optimize.json").write_text('{"a": [1], "b"')
     assert optimize(network(), None, device="cpu").speedup == 2.0
 
 
 @pytest.mark.parametrize("fault", ["no folder", "a folder", "a device", "no home folder"])
 def test_measurements_that_cannot_be_cached_cost_one_note(set_times, tmp_path, monkeypatch, capsys, fault):
     set_times(FASTEST_FUSED)
-    cache = tmp_path / "kept"
+    cache = tmp_path / "cache"
+    monkeypatch.setenv("CONVSWAP_TUNING", str(cache / "tuning.txt"))
     if fault == "no folder":
         cache.write_text("")
     elif fault == "no home folder":
@@ -331,10 +327,10 @@ def no_home_folder():
     raise ConvswapError("there is no home folder")
 
 
-def test_measurements_with_a_byte_order_mark_are_found(set_times, tmp_path):
+def test_measurements_with_a_byte_order_mark_are_found(set_times):
     set_times(FASTEST_FUSED)
     optimize(network(), None, device="cpu")
-    file = tmp_path / "kept" / "optimize.json"
+    file = table_path().with_name("optimize.json")
     file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
     assert any("earlier call" in note for note in optimize(network(), None, device="cpu").notes)
 

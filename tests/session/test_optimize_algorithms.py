@@ -45,11 +45,6 @@ STAGE_TIMES = {
 }
 
 
-@pytest.fixture(autouse=True)
-def temporary_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("CONVSWAP_TUNING", str(tmp_path / "kept" / "tuning.txt"))
-
-
 @pytest.fixture
 def set_times(monkeypatch):
     """Return a function that sets the times of each Conv's stages and of `direct` and `reference`."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from types import MappingProxyType, SimpleNamespace
 
-import pytest
 from convswap.graph.fusion.fuse import Stage
 from convswap.graph.layout.choose import LayoutChange
 from convswap.optimizing import end_to_end, measuring
@@ -21,11 +20,6 @@ from test_optimize import CPU, network
 
 CARD = Device("cuda", "asked for", {"name": "a card"})
 OUR_MILLISECONDS = {"stem": 0.5, "block": 1.02, "last": 1.5}
-
-
-@pytest.fixture(autouse=True)
-def temporary_table(tmp_path, monkeypatch):
-    monkeypatch.setenv("CONVSWAP_TUNING", str(tmp_path / "tuning.txt"))
 
 
 def measured_on(device: Device, our_milliseconds=OUR_MILLISECONDS, precision="tf32"):

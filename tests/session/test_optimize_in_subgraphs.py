@@ -59,11 +59,6 @@ def branches(names: tuple[str, str] = ("kept", "other")) -> onnx.ModelProto:
     return model
 
 
-@pytest.fixture(autouse=True)
-def temporary_table(tmp_path, monkeypatch):
-    monkeypatch.setenv("CONVSWAP_TUNING", str(tmp_path / "kept" / "tuning.txt"))
-
-
 @pytest.fixture
 def make_all_faster(monkeypatch):
     """Make the last stage of every Conv faster, and the model end to end."""

@@ -49,11 +49,6 @@ def network() -> onnx.ModelProto:
     return text_model(nodes, *tensors, inputs="float[n, 6, 9, 8] x", outputs="float[n, 6, 9, 8] y")
 
 
-@pytest.fixture(autouse=True)
-def temporary_table(tmp_path, monkeypatch):
-    monkeypatch.setenv("CONVSWAP_TUNING", str(tmp_path / "kept" / "tuning.txt"))
-
-
 @pytest.fixture
 def set_times(monkeypatch):
     """Return a function that sets the measured times, and returns the choices measured for pairs."""

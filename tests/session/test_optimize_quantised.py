@@ -22,11 +22,6 @@ CPU = Device("cpu", "asked for")
 NAMES = {"stem", "a1", "a2", "b1", "b2"}
 
 
-@pytest.fixture(autouse=True)
-def temporary_table(tmp_path, monkeypatch):
-    monkeypatch.setenv("CONVSWAP_TUNING", str(tmp_path / "tuning.txt"))
-
-
 def prepared_as_on_a_card(model: onnx.ModelProto):
     """Return `model` prepared for sessions of the CPU, and for QuantConv as on a card."""
     prepared = prepare(model, OptimizeOptions(), CPU)

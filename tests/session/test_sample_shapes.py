@@ -206,8 +206,7 @@ def test_a_given_shape_may_suit_the_data_that_the_model_was_made_for():
         compare(model, data="synthetic", **options)
 
 
-def test_explain_and_tune_plan_for_the_shape_that_is_asked_for(tmp_path, monkeypatch):
-    monkeypatch.setenv("CONVSWAP_TUNING", str(tmp_path / "tuning.txt"))
+def test_explain_and_tune_plan_for_the_shape_that_is_asked_for():
     model = open_model("h", "w")
     default_plan = explain(model, device="cpu", batch=5)
     assert "x=5x3x224x224" in default_plan.convs[0].problem

@@ -111,8 +111,7 @@ def test_epilogues_are_left_to_the_last_rung(fused) -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda")])
-def test_nobody_gets_a_rung_without_asking_for_it(device, monkeypatch, tmp_path) -> None:
-    monkeypatch.setenv("CONVSWAP_TUNING", str(tmp_path / "tuning.txt"))
+def test_nobody_gets_a_rung_without_asking_for_it(device) -> None:
     card = {"compute_capability": 90} if device == "cuda" else {}
     names = {entry.name for entry in _native.catalog() if entry.by_name_alone}
     for layer in COURSE:
