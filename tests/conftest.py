@@ -160,6 +160,17 @@ def no_measurements_of_other_tests() -> Iterator[None]:
         file.unlink()
 
 
+@pytest.fixture
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the path of the tuning table, which does not exist yet."""
+    path = tmp_path / "tables" / "tuning.txt"
+    path.parent.mkdir()
+    monkeypatch.setenv("CONVSWAP_TUNING", str(path))
+    _native.read_tuning_table()
+    _native.take_tuning_warning()  # of an earlier test
+    return path
+
+
 @pytest.fixture(autouse=True, scope="session")
 def fitted_once() -> Iterator[None]:
     """Fit each network to a data set once in a process: a fit takes a second or two."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-import pytest
 from convswap import _native
 
 # For each device, the algorithm that computes every problem and that "auto" chooses last.
@@ -29,14 +28,3 @@ def line(
 def write(path: Path, *lines: str) -> None:
     """Write a table of `lines`."""
     path.write_text("\n".join([_native.tuning_header, *lines]) + "\n")
-
-
-@pytest.fixture
-def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the path of the tuning table, which does not exist yet."""
-    path = tmp_path / "tables" / "tuning.txt"
-    path.parent.mkdir()
-    monkeypatch.setenv("CONVSWAP_TUNING", str(path))
-    _native.read_tuning_table()
-    _native.take_tuning_warning()  # of an earlier test
-    return path

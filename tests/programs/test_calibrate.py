@@ -17,9 +17,7 @@ from convswap.timing.timed_conv import TimedConv
 from fake_card import needs_compiler, run_beside_card
 from planned_card import PlannedCard
 from pretend_cluster import PretendCluster
-from tuning_files import line, table, write
-
-__all__ = ["table"]
+from tuning_files import line, write
 
 CARD = {"name": "a card", "compute_capability": 90, "is_restricted": False, "cost_table": "fitted"}
 MEMORY_BOUND = TimedConv(

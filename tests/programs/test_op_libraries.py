@@ -17,9 +17,6 @@ from convswap.runtime.library import op_libraries_in_use, using_op_libraries
 from convswap.runtime.sessions import DEFAULT, make_session
 from onnx import helper
 from swap_models import make_model, tensor_info, weights
-from tuning_files import table
-
-__all__ = ["table"]
 
 CPU = Device("cpu", "asked for")
 

@@ -10,9 +10,6 @@ from convswap.errors import ConvswapError
 from convswap.planning.warm import warm
 from convswap.tutorial.lab.scaffold import template
 from swap_models import three_convs
-from tuning_files import table
-
-__all__ = ["table"]
 
 FUNCTIONS = {
     "compare": lambda model, **arguments: convswap.compare(

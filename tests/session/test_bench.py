@@ -25,9 +25,7 @@ from convswap.timing.single_node import single_node
 from convswap.timing.suites import SUITES
 from printed import printed
 from refused import refused
-from tuning_files import line, table, write
-
-__all__ = ["table"]
+from tuning_files import line, write
 
 
 class Work:

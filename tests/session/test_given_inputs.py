@@ -25,9 +25,6 @@ from op_sessions import cpu_session, onnx_outputs
 from PIL import Image
 from pretend_collector import on_pretended_card
 from swap_models import tensor_info, text_model, weights
-from tuning_files import table
-
-__all__ = ["table"]
 
 CPU = Device("cpu", "asked for")
 FIRST_RUN = importlib.import_module("convswap.bench.first_run")

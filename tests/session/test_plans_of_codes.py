@@ -12,9 +12,7 @@ from convswap.cli.main import main
 from convswap.graph.swap import swap
 from convswap.runtime.tuning import read_table
 from onnxruntime.quantization import QuantType
-from tuning_files import table
 
-__all__ = ["table"]
 NAMES = ["stem", "a1", "a2", "b1", "b2", "fc"]
 
 

@@ -15,9 +15,7 @@ from convswap.graph.swap import NodeChoice, swap_selected
 from convswap.planning.warm import warm
 from fake_card import LAYER, needs_compiler, run_beside_card
 from op_sessions import CASE, case_model, conv_model, make_session, run
-from tuning_files import FALLBACK, line, table, write
-
-__all__ = ["table"]
+from tuning_files import FALLBACK, line, write
 
 PROBLEM = _native.Problem(CASE.x_shape, CASE.w_shape, CASE.has_bias, **CASE.attributes)
 TEXT = PROBLEM.text

@@ -35,9 +35,7 @@ from swap_models import (
     three_convs,
     weights,
 )
-from tuning_files import line, table, write
-
-__all__ = ["table"]
+from tuning_files import line, write
 
 
 def test_results_are_stored_and_used_by_a_session(table):

@@ -19,9 +19,7 @@ from convswap import _native
 from convswap.errors import ConvswapError
 from convswap.runtime.tuning import TuningEntry, read_table, store, table_path
 from op_sessions import CASE, case_model, make_session, run
-from tuning_files import FALLBACK, line, table, write
-
-__all__ = ["table"]
+from tuning_files import FALLBACK, line, write
 
 PROBLEM = _native.Problem(CASE.x_shape, CASE.w_shape, CASE.has_bias, **CASE.attributes)
 TEXT = PROBLEM.text

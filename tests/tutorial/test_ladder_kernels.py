@@ -25,6 +25,7 @@ from emulate import build
 from ladder_sources import PAGES, WITH_KERNELS
 from op_sessions import conv_model, make_session, run
 from repeats import repeats
+from tuning_files import line, write
 
 COURSE = course_layers()
 ON_CARD = [page for page in PAGES if page.device == "cuda"]
@@ -125,13 +126,10 @@ def test_nobody_gets_a_rung_without_asking_for_it(device) -> None:
         assert not names & set(able_algorithms(problem, device))
 
 
-def test_rung_that_a_tuning_table_names_is_not_selected(monkeypatch, tmp_path) -> None:
+def test_rung_that_a_tuning_table_names_is_not_selected(table) -> None:
     problem = _native.Problem((2, 1, 28, 28), (50, 1, 5, 5))
-    table = tmp_path / "tuning.txt"
-    times = "ladder_01_loops 0.1, direct 0.2"
-    fields = (_native.tuning_device("cpu"), _native.__version__, problem.text, "ladder_01_loops", times)
-    table.write_text(f"{_native.tuning_header}\n{' | '.join(fields)}\n")
-    monkeypatch.setenv("CONVSWAP_TUNING", str(table))
+    times = {"ladder_01_loops": 0.1, "direct": 0.2}
+    write(table, line(problem.text, "ladder_01_loops", "cpu", milliseconds=times))
     explanation = _native.explain(problem, "cpu", "tuned")
     assert (explanation["algorithm"], explanation["decided_by"]) == ("direct", "rule")
     assert "a rung of the ladder, taken by its own name alone" in explanation["why"]

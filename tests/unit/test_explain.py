@@ -20,9 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 from op_sessions import CASE, case_model
 from printed import printed
 from swap_models import conv_and_activation, three_convs
-from tuning_files import line, table, write
-
-__all__ = ["table"]
+from tuning_files import line, write
 
 PROBLEM = _native.Problem((10, 1, 28, 28), (4, 1, 5, 5))
 
