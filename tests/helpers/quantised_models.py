@@ -96,7 +96,7 @@ def run_quant_conv(
     model: onnx.ModelProto, node: onnx.NodeProto, values: Mapping[str, np.ndarray]
 ) -> np.ndarray:
     """Return the result of a QuantConv of `model`; `values` has its inputs that are no initializers."""
-    assert all(node.input), "ONNX Runtime up to 1.23.2 fails at an empty input"
+    assert all(node.input), "an input without a name"
     inputs = [values[name] if name in values else initializer(model, name) for name in node.input]
     return quant_conv(*inputs, attributes=attributes_of(node))
 

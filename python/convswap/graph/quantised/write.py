@@ -91,8 +91,8 @@ class QuantConvWriter:
     def _inputs(self, accumulator: Accumulator, epilogue: Epilogue) -> list[ir.Value | None]:
         """Return the inputs of the QuantConv.
 
-        Absent inputs before present ones become zeros, and an absent residual an empty tensor: ONNX Runtime
-        up to 1.23.2 fails at an empty input.
+        Absent inputs before present ones become zeros, and an absent residual an empty tensor, so that every
+        input has a name.
         """
         conv, weights = accumulator.conv, accumulator.weights
         channels = weights.codes.shape[0]
