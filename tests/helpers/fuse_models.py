@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 from convswap.graph.swap import SwapResult, swap
 from convswap.reference.evaluation import evaluate
 from fused_conv_reference import expand
 from onnx import TensorProto, helper, numpy_helper
+from op_sessions import onnx_outputs
 
 FILTERS = 4
 X_SHAPE = (2, 3, 9, 8)
@@ -196,16 +196,7 @@ def assert_same_in_onnx_runtime(
     tolerance: float,
 ) -> None:
     """Assert that both models, unoptimised, have the same outputs on the CPU provider in their own type."""
-    options = onnxruntime.SessionOptions()
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 3
-    results = []
-    for proto in (original, expanded):
-        session = onnxruntime.InferenceSession(
-            proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
-        results.append(session.run(None, dict(feeds)))
+    results = [onnx_outputs(proto, feeds, optimised=False) for proto in (original, expanded)]
     for before, after in zip(*results, strict=True):
         assert (before.dtype, before.shape) == (after.dtype, after.shape)
         wide, other = before.astype(np.float64), after.astype(np.float64)

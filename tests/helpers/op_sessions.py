@@ -29,11 +29,17 @@ def cpu_session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
 
 
 def onnx_outputs(
-    model: onnx.ModelProto, feeds: Mapping[str, np.ndarray], names: Sequence[str] | None = None
+    model: onnx.ModelProto,
+    feeds: Mapping[str, np.ndarray],
+    names: Sequence[str] | None = None,
+    *,
+    optimised: bool = True,
 ) -> list:
     """Return the outputs of a model, or those of these names, on the CPU and without our op."""
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=[PROVIDERS["cpu"]])
-    return session.run(names, feeds)
+    levels = onnxruntime.GraphOptimizationLevel
+    level = levels.ORT_ENABLE_ALL if optimised else levels.ORT_DISABLE_ALL
+    session = make_session(model.SerializeToString(), ours=False, graph_optimization_level=level)
+    return session.run(names, dict(feeds))
 
 
 def graph_model(

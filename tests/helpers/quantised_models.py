@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 from convswap.graph.domain import DOMAIN, QUANT_OP
 from convswap.graph.plain_model import onnx_opset, plain_nodes
 from convswap.graph.serialisation import to_proto
@@ -19,6 +18,7 @@ from convswap.reference.quantised import quant_conv
 from fused_conv_reference import attributes_of
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+from op_sessions import onnx_outputs
 
 __all__ = ["attributes_of", "to_proto"]
 OPSET = 17
@@ -45,13 +45,6 @@ def initializer(model: onnx.ModelProto, name: str) -> np.ndarray:
     return numpy_helper.to_array(next(tensor for tensor in model.graph.initializer if tensor.name == name))
 
 
-def _options() -> onnxruntime.SessionOptions:
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 3
-    return options
-
-
 def run_plain(
     model: onnx.ModelProto, feeds: Mapping[str, np.ndarray], outputs: Sequence[str] = ()
 ) -> list[np.ndarray]:
@@ -59,11 +52,7 @@ def run_plain(
 
     `outputs` may name any values; by default the outputs of the graph.
     """
-    model = _with_outputs(model, outputs)
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), _options(), providers=["CPUExecutionProvider"]
-    )
-    return session.run(list(outputs) or None, dict(feeds))
+    return onnx_outputs(_with_outputs(model, outputs), feeds, list(outputs) or None, optimised=False)
 
 
 def _with_outputs(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
