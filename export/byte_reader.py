@@ -9,7 +9,7 @@ from pathlib import Path
 from convswap.errors import ConvswapError
 
 
-def read_checkpoint_file(path: str | os.PathLike[str], expected: str, largest: int | None = None) -> bytes:
+def read_checkpoint_file(path: str | os.PathLike[str], expected: str, largest: int) -> bytes:
     """Return the content of the file at `path`.
 
     `expected` describes the file for messages, as in "an MXNet .params file". Raises ConvswapError if the
@@ -24,7 +24,7 @@ def read_checkpoint_file(path: str | os.PathLike[str], expected: str, largest: i
             kind = "a directory" if file.is_dir() else "not a regular file"
             raise ConvswapError(f"{str(path)!r} is {kind}; expected {expected}")
         size = file.stat().st_size
-        if largest is not None and size > largest:
+        if size > largest:
             raise ConvswapError(
                 f"{str(path)!r} has {size} bytes; expected {expected} of at most {largest}; "
                 "check which file you named"

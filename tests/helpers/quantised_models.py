@@ -174,14 +174,12 @@ class GraphBuilder:
         return self.add("Conv", *inputs, name=name, group=group, pads=[border] * 4, **attributes)
 
 
-def residual_net(
-    seed: int = 0, *, projected: bool = False, normalised: bool = False, channels: int = 16
-) -> onnx.ModelProto:
+def residual_net(seed: int = 0, *, projected: bool = False, normalised: bool = False) -> onnx.ModelProto:
     """Return a float model like ResNet: a stem with a pool, two residual blocks, pooling and MatMul.
 
     With `normalised`, a batch normalisation is behind each Conv.
     """
-    graph = GraphBuilder(seed)
+    graph, channels = GraphBuilder(seed), 16
 
     def conv(x: str, channels_in: int, kernel: int, name: str, **attributes: Any) -> str:
         y = graph.conv(x, channels_in, channels, kernel, name=name, **attributes)
@@ -202,9 +200,9 @@ def residual_net(
     return graph.model(["n", 3, 30, 34], x)
 
 
-def mobile_net(seed: int = 0) -> onnx.ModelProto:
+def mobile_net() -> onnx.ModelProto:
     """Return a float model like MobileNetV2: depthwise Convs, Clip, and a residual without activation."""
-    graph = GraphBuilder(seed)
+    graph = GraphBuilder()
     low, high = graph.constant(0), graph.constant(6)
 
     def relu6(value: str) -> str:
@@ -346,13 +344,13 @@ class QuantisedBuilder(GraphBuilder):
         return [self.dequantize(codes, quantisation, **({"axis": 0} if factor.ndim else {}))]
 
 
-def model_optimizer_net(seed: int = 0, *, shared_scales: bool = True) -> onnx.ModelProto:
+def model_optimizer_net(*, shared_scales: bool = True) -> onnx.ModelProto:
     """Return a residual net as NVIDIA's ModelOpt writes it.
 
     Weights are float32 and quantised in the graph along axis 0, biases are float32, and only inputs of Convs
     and the residual are quantised, each by nodes of its own.
     """
-    graph = QuantisedBuilder(seed)
+    graph = QuantisedBuilder()
 
     def conv(x: str, scale: float, channels: int, filters: int, kernel: int, name: str) -> str:
         data = graph.rounded(x, graph.quantisation(scale))
@@ -372,13 +370,13 @@ def model_optimizer_net(seed: int = 0, *, shared_scales: bool = True) -> onnx.Mo
     return graph.model(["n", 3, 12, 14], x)
 
 
-def exported_net(seed: int = 0) -> onnx.ModelProto:
+def exported_net() -> onnx.ModelProto:
     """Return a net as PyTorch exports its quantised models.
 
     Activations are uint8 with zero points, weights int8 for each filter, biases float32. Every tensor between
     operators is rounded.
     """
-    graph = QuantisedBuilder(seed, dtype=np.uint8)
+    graph = QuantisedBuilder(dtype=np.uint8)
     x = graph.rounded("x", graph.quantisation(0.03, 121))
     scales = {"x": 0.03}
 
