@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import numpy as np
 import onnx
@@ -230,16 +231,8 @@ class RandomLayoutModel:
 
     def _layer_norm(self) -> None:
         """A LayerNormalization of the channels between Transposes, as in ConvNeXt."""
-        if self.opset < 17:
-            return
-        name, shape = self._any()
-        rank = len(shape) + 1
-        last = (*shape[1:], shape[0])
-        changed = self._node("Transpose", [name], last, perm=[0, *range(2, rank), 1])
-        parameters = [self._tensor(self._numbers.standard_normal(shape[0])) for _ in range(2)]
-        inner = self._node("LayerNormalization", [changed, *parameters], last)
-        self._values = [value for value in self._values if value[0] not in (changed, inner)]
-        self._node("Transpose", [inner], shape, perm=[0, rank - 1, *range(1, rank - 1)])
+        if self.opset >= 17:
+            self._in_nhwc("LayerNormalization", self._numbers.standard_normal, parameters=2)
 
     def _softmax(self) -> None:
         name, shape = self._any()
@@ -256,12 +249,17 @@ class RandomLayoutModel:
         self._node("Mul", [name, self._node("Sigmoid", [gate], (shape[0], *ones))], shape)
 
     def _transposes(self) -> None:
-        """An operator between Transposes to NHWC and back, as in models that were channels last."""
+        """An operator between Transposes, as in models that were channels last."""
+        self._in_nhwc("Mul", self._numbers.random, parameters=1)
+
+    def _in_nhwc(self, op: str, draw: Callable[[int], np.ndarray], *, parameters: int) -> None:
+        """Add an operator with drawn parameters for each channel between Transposes to NHWC and back."""
         name, shape = self._any()
         rank = len(shape) + 1
         last = (*shape[1:], shape[0])
         changed = self._node("Transpose", [name], last, perm=[0, *range(2, rank), 1])
-        inner = self._node("Mul", [changed, self._tensor(self._numbers.random(shape[0]))], last)
+        tensors = [self._tensor(draw(shape[0])) for _ in range(parameters)]
+        inner = self._node(op, [changed, *tensors], last)
         # The values between have another order of axes, which the other steps do not expect.
         self._values = [value for value in self._values if value[0] not in (changed, inner)]
         self._node("Transpose", [inner], shape, perm=[0, rank - 1, *range(1, rank - 1)])
