@@ -17,6 +17,7 @@
 #include <ucontext.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstdio>

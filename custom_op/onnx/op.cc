@@ -126,6 +126,10 @@ OrtStatus* compute(void* kernel, OrtKernelContext* context) noexcept {
   }
 }
 
+// Before shape inference, ONNX Runtime up to 1.23 reads the type of every input, and ends the process at one
+// without a name.
+constexpr uint32_t kAbsentInputsSince = 24;
+
 // Always returns success: ONNX Runtime neither reads nor releases the status. The kernel's constructor finds
 // the same error and reports it with the node's name.
 OrtStatus* infer_shape(const OrtCustomOp* op, OrtShapeInferContext* context) noexcept {
@@ -161,9 +165,10 @@ ConvOp::ConvOp(const OpVariant& op_variant) : variant(op_variant) {
   CreateKernelV2 = create_kernel;
   KernelComputeV2 = compute;
   KernelDestroy = [](void* kernel) { delete static_cast<ConvKernel*>(kernel); };
-  // Before it calls the function, ONNX Runtime up to 1.23 reads the types of all inputs, and ends the process
-  // at one without a name, as an absent bias before a residual is.
-  if (op_variant.op == OpKind::conv || is_at_least(op_variant.base, 24)) InferOutputShapeFn = infer_shape;
+  // The other ops may have an absent input before present ones, as a residual without a bias.
+  if (op_variant.op == OpKind::conv || is_at_least(op_variant.base, kAbsentInputsSince)) {
+    InferOutputShapeFn = infer_shape;
+  }
 }
 
 }  // namespace convswap

@@ -65,6 +65,8 @@ def load_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     built = cmake("--build", folder)
     assert built.returncode == 0, built.stdout + built.stderr
     assert "warning" not in (built.stdout + built.stderr).lower()
+    # ONNX Runtime looks for the libraries of its providers beside itself.
+    assert (folder / "libonnxruntime_providers_shared.so").is_file()
     return folder / "load"
 
 

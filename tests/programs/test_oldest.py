@@ -87,6 +87,7 @@ def write_fused_case(
     node = helper.make_node("FusedConv", inputs, ["y"], name="conv1", domain="convswap")
     model = graph_model([node], {"x": X.shape}, constants)
     (folder / f"{name}.onnx").write_bytes(model.SerializeToString())
+    # Sums of some dozen float32 products, rounded in any order.
     write_arrays(folder / f"{name}.npz", {"x": X}, reference, 1e-5 * np.abs(reference).max())
 
 

@@ -251,9 +251,42 @@ def test_an_interrupt_ends_the_worker_too_and_exits_130(tmp_path) -> None:
         os.kill(worker, 0)
 
 
+@needs_compilers
+def test_a_kernel_ends_with_the_command_that_is_killed(tmp_path) -> None:
+    file = tmp_path / "mine.cu"
+    file.write_text(faulty("infinite loop"))
+    command = (sys.executable, "-m", "convswap.cli", "lab", "run", file, "--device", "cpu", "--seconds", "60")
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    running: list[int] = []
+    for _ in range(600):
+        workers = children_of(process.pid)
+        names = {
+            each: Path(f"/proc/{each}/comm").read_text() for worker in workers for each in children_of(worker)
+        }
+        running = [each for each, name in names.items() if name == "run_kernel\n"]
+        if running:
+            break
+        time.sleep(0.1)
+    process.kill()
+    process.wait(20)
+    (kernel,) = running
+    deadline = time.monotonic() + 20
+    while is_running(kernel):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def is_running(number: int) -> bool:
+    """Return whether a process has not ended; one that nobody waits for stays in the list."""
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
 def children_of(parent: int) -> list[int]:
-    folder = Path(f"/proc/{parent}/task/{parent}/children")
-    return [int(number) for number in folder.read_text().split()]
+    folders = Path(f"/proc/{parent}/task").glob("*/children")
+    return [int(number) for folder in folders for number in folder.read_text().split()]
 
 
 def test_a_kernel_with_a_byte_order_mark_is_read_without_it(tmp_path):

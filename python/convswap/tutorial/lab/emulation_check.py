@@ -55,9 +55,16 @@ _HEADER = library.INSTALLED / "emulation" / "cuda_emulation.h"
 
 
 def check_in_emulation(
-    kernel: LabKernel, cases: Sequence[Case], compiler: str, seconds: float = DEFAULT_SECONDS
+    kernel: LabKernel,
+    cases: Sequence[Case],
+    compiler: str,
+    seconds: float = DEFAULT_SECONDS,
+    *,
+    prints: bool = False,
 ) -> Fault | None:
     """Run `kernel` on the CPU for each of `cases`, twice; return the first fault, or None.
+
+    With `prints`, what the kernel prints is printed.
 
     Raises:
         NotTranslatedError: the kernel uses a part of CUDA that the emulation lacks.
@@ -69,8 +76,7 @@ def check_in_emulation(
         (folder / "problems").write_bytes(b"".join(_pack_problem(kernel, case) for case in cases))
         printed, status = _run(program, folder, seconds)
         outcomes = dict(_read_results(folder / "results", len(cases)))
-        if status == 0 and len(printed) <= _FLOOD_BYTES:
-            # Into the process's own output, of which a note shows the first line.
+        if prints and status == 0 and len(printed) <= _FLOOD_BYTES:
             print(printed.decode(errors="replace"), end="", flush=True)
         for number, case in enumerate(cases):
             outcome = outcomes.get(number)

@@ -120,7 +120,8 @@ class Runner:
         cases = _cases(kernel)
         _check_launches(kernel, {str(case): case.problem for case in cases}, MAX_SHARED_BYTES)
         self._report_stage(_EMULATING, seconds + _HOST_COMPILER_SECONDS)
-        emulation = _Emulation(kernel, cases, seconds)
+        # A note shows the first line that the kernel prints; on a card the driver prints it.
+        emulation = _Emulation(kernel, cases, seconds, prints=True)
         why = "" if device.reason == "asked for" else f": {device.reason}"
         note = f"not timed, because there is no card to run it{why}"
         result = emulation.finish(result)
@@ -193,18 +194,22 @@ class Runner:
 class _Emulation:
     """A check on the CPU, in a thread of its own, while the card is busy."""
 
-    def __init__(self, kernel: LabKernel, cases: tuple[Case, ...], seconds: float) -> None:
+    def __init__(
+        self, kernel: LabKernel, cases: tuple[Case, ...], seconds: float, *, prints: bool = False
+    ) -> None:
         self._compiler = find_host_compiler()
         self._why_not = "" if self._compiler else "no C++ compiler for the CPU, such as g++, was found"
         self._fault: Fault | None = None
-        self._thread = threading.Thread(target=self._check, args=(kernel, cases, seconds), daemon=True)
+        self._thread = threading.Thread(
+            target=self._check, args=(kernel, cases, seconds, prints), daemon=True
+        )
         if self._compiler:
             self._thread.start()
 
-    def _check(self, kernel: LabKernel, cases: tuple[Case, ...], seconds: float) -> None:
+    def _check(self, kernel: LabKernel, cases: tuple[Case, ...], seconds: float, prints: bool) -> None:
         assert self._compiler is not None
         try:
-            self._fault = check_in_emulation(kernel, cases, self._compiler, seconds)
+            self._fault = check_in_emulation(kernel, cases, self._compiler, seconds, prints=prints)
         except NotTranslatedError as error:
             self._why_not = f"the emulation lacks something that the kernel uses: {error}"
         except ConvswapError as error:
