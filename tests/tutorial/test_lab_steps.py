@@ -247,7 +247,7 @@ def test_kernel_that_took_the_card_down_leaves_no_worker_whatever_fault_is_repor
 
     pretend_card(monkeypatch, faulting)
     monkeypatch.setattr(runner, "find_host_compiler", lambda: "g++")
-    monkeypatch.setattr(runner, "check_in_emulation", lambda *_: emulated)
+    monkeypatch.setattr(runner, "check_in_emulation", lambda *_, **__: emulated)
     path = tmp_path / "mine.cu"
     path.write_text(COURSE)
     top = Runner(lambda *_, **_shown: None)
